@@ -1,0 +1,192 @@
+"""What each layer costs on each slot: the cost table and its file form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dse.errors import InputError
+from dse.platforms import Link, Slot
+
+FORMAT = "tflite-dse cost table"
+VERSION = 1
+
+Source = Literal["extracted", "in_situ", "analytic", "imported", "learned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cost of one layer on one slot.
+
+    Parameters
+    ----------
+    median_ns
+        None when the slot does not support the layer.
+    samples_ns
+        Raw samples, in the order taken; empty for predictions.
+    source
+        Where the number comes from.
+    reason
+        Why the slot does not support the layer, else empty.
+    """
+
+    median_ns: int | None
+    samples_ns: tuple[int, ...] = ()
+    source: Source = "extracted"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCost:
+    """The whole model measured on one slot: calibrates the sum of layers."""
+
+    median_ns: int
+    samples_ns: tuple[int, ...]
+    peak_rss_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Costs of a model on a platform.
+
+    Parameters
+    ----------
+    model_hash, model_name
+        Which model.
+    platform_name
+        Which platform.
+    slots
+        Columns.
+    costs
+        ``costs[layer][slot]``.
+    overhead_ns
+        Per slot, paid once per invocation.
+    whole
+        Per slot, or None where it was not measured.
+    links
+        Measured or described hand-over costs.
+    conditions
+        Provenance: runtime version, kernel, governor, steal time, method, precision reached.
+    """
+
+    model_hash: str
+    model_name: str
+    platform_name: str
+    slots: tuple[Slot, ...]
+    costs: tuple[tuple[Cost, ...], ...]
+    overhead_ns: tuple[int, ...]
+    whole: tuple[WholeCost | None, ...]
+    links: tuple[Link, ...] = ()
+    conditions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> bool:
+        """Whether every supported cost was measured (not predicted)."""
+        return all(
+            cost.source in ("extracted", "in_situ", "imported")
+            for row in self.costs
+            for cost in row
+            if cost.median_ns is not None
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file form (documented in README, "Cost table")."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": {"name": self.model_name, "sha256": self.model_hash},
+            "platform": self.platform_name,
+            "slots": [{"cluster": s.cluster, "threads": s.threads} for s in self.slots],
+            "overhead_ns": list(self.overhead_ns),
+            "layers": [
+                [
+                    {
+                        "median_ns": c.median_ns,
+                        "source": c.source,
+                        "samples_ns": list(c.samples_ns),
+                        **({"reason": c.reason} if c.reason else {}),
+                    }
+                    for c in row
+                ]
+                for row in self.costs
+            ],
+            "whole": [
+                None
+                if w is None
+                else {
+                    "median_ns": w.median_ns,
+                    "samples_ns": list(w.samples_ns),
+                    "peak_rss_bytes": w.peak_rss_bytes,
+                }
+                for w in self.whole
+            ],
+            "links": [
+                {
+                    "source": k.source,
+                    "target": k.target,
+                    "setup_ns": k.setup_ns,
+                    "bandwidth_bytes_per_s": k.bandwidth_bytes_per_s,
+                }
+                for k in self.links
+            ],
+            "conditions": self.conditions,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> CostTable:
+        """Read the file form.
+
+        Raises
+        ------
+        InputError
+            Not a cost table, another version, or a field is missing or of the wrong type; the
+            message starts with ``where``.
+        """
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise InputError(f"{where}: expected a {FORMAT!r} file (field 'format')")
+        if data.get("version") != VERSION:
+            raise InputError(f"{where}: cost table version {data.get('version')!r}, expected {VERSION}")
+        try:
+            table = cls(
+                model_hash=str(data["model"]["sha256"]),
+                model_name=str(data["model"]["name"]),
+                platform_name=str(data["platform"]),
+                slots=tuple(Slot(str(s["cluster"]), int(s["threads"])) for s in data["slots"]),
+                costs=tuple(tuple(_cost(c) for c in row) for row in data["layers"]),
+                overhead_ns=tuple(int(v) for v in data["overhead_ns"]),
+                whole=tuple(
+                    None
+                    if w is None
+                    else WholeCost(
+                        int(w["median_ns"]), tuple(int(v) for v in w["samples_ns"]), w.get("peak_rss_bytes")
+                    )
+                    for w in data["whole"]
+                ),
+                links=tuple(
+                    Link(
+                        str(k["source"]), str(k["target"]), int(k["setup_ns"]), k["bandwidth_bytes_per_s"]
+                    )
+                    for k in data["links"]
+                ),
+                conditions=dict(data.get("conditions", {})),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{where}: damaged cost table ({type(error).__name__}: {error})") from None
+        n_slots = len(table.slots)
+        if any(len(row) != n_slots for row in table.costs) or len(table.overhead_ns) != n_slots:
+            raise InputError(f"{where}: damaged cost table (rows do not have one entry per slot)")
+        if len(table.whole) != n_slots:
+            raise InputError(f"{where}: damaged cost table ('whole' does not have one entry per slot)")
+        return table
+
+
+def _cost(data: dict[str, Any]) -> Cost:
+    median = data["median_ns"]
+    if median is not None and int(median) < 0:
+        raise ValueError(f"negative cost {median}")
+    return Cost(
+        None if median is None else int(median),
+        tuple(int(v) for v in data["samples_ns"]),
+        data["source"],
+        str(data.get("reason", "")),
+    )

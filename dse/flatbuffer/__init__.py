@@ -1,0 +1,1 @@
+"""Reading, checking, cutting and writing .tflite files."""

@@ -1,0 +1,110 @@
+"""What a solver answers: stages on slots, gathered in lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from solvers.evaluate import Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Layers run by one interpreter.
+
+    Parameters
+    ----------
+    layers
+        Ascending layer indices.
+    slot
+        Index of a slot of the problem.
+    unit
+        Number of the set of cores that runs it: stages with one unit share cores and slot (their
+        times add up), stages with different units have disjoint cores.
+    """
+
+    layers: tuple[int, ...]
+    slot: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A complete copy of the workload; stages in a topological order of the stage graph."""
+
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One or more lanes on disjoint cores."""
+
+    lanes: tuple[Lane, ...]
+
+    @property
+    def n_stages(self) -> int:
+        """Stages of all lanes."""
+        return sum(len(lane.stages) for lane in self.lanes)
+
+
+class Status(Enum):
+    """Four different outcomes.
+
+    OPTIMAL means proved best within the solution's ``family``; INFEASIBLE is proved;
+    UNKNOWN means that nothing was found in time.
+    """
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+class Family(Enum):
+    """Which mappings a statement of optimality is about."""
+
+    WHOLE = "whole model on one slot per lane"
+    ORDER = "lanes of contiguous cuts of the given orders"
+    CONTIGUOUS = "lanes of convex stages, one per set of cores"
+    ALL = "all mappings"
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The answer of a solver, re-scored by ``solvers.evaluate``.
+
+    Parameters
+    ----------
+    solver
+        Name in the registry.
+    status
+        See ``Status``.
+    family
+        What ``status`` and the search cover.
+    mapping, evaluation
+        The best found, or None.
+    bound_hz
+        No mapping whatsoever has a higher throughput (``solvers.bounds``), or None.
+    reason
+        Why it is infeasible or unknown: binding constraint, demand, limit, unit.
+    wall_ns
+        Time spent.
+    """
+
+    solver: str
+    status: Status
+    family: Family
+    mapping: Mapping | None
+    evaluation: Evaluation | None
+    bound_hz: float | None
+    reason: str = ""
+    wall_ns: int = 0
+
+    @property
+    def gap(self) -> float | None:
+        """(bound - found) / found in throughput: 0 means proved best of all mappings."""
+        if self.evaluation is None or self.bound_hz is None or self.evaluation.throughput_hz == 0:
+            return None
+        return max(0.0, self.bound_hz / self.evaluation.throughput_hz - 1)
