@@ -96,8 +96,6 @@ class LayerGraph:
     ----------
     name
         Usually the stem of the file.
-    model_hash
-        sha256 of the file, hex.
     layers
         In execution order.
     tensors
@@ -109,7 +107,6 @@ class LayerGraph:
     """
 
     name: str
-    model_hash: str
     layers: tuple[Layer, ...]
     tensors: tuple[Tensor, ...]
     inputs: tuple[int, ...]

@@ -1,0 +1,20 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Folder with the real models; tests that need it skip where it is not there."""
+    wanted = os.environ.get("TFLITE_DSE_CORPUS")
+    folder = Path(wanted) if wanted else ROOT.parent / "shared" / "corpus"
+    if not (folder / "models").is_dir():
+        pytest.skip(f"no model corpus at {folder} (set TFLITE_DSE_CORPUS)")
+    return folder
