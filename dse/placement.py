@@ -1,0 +1,81 @@
+"""A mapping in the user's terms: which layers run on which cores of which cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStage:
+    """A stage on concrete cores.
+
+    Parameters
+    ----------
+    name
+        Unique in the mapping, for example ``lane0.stage1``.
+    layers
+        Ascending layer indices.
+    cluster, threads
+        The slot.
+    cores
+        Core numbers in the kernel's counting; as many as threads.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    cluster: str
+    threads: int
+    cores: tuple[int, ...]
+
+    @property
+    def slot(self) -> str:
+        """For people, for example ``3 big``."""
+        return f"{self.threads} {self.cluster}"
+
+    @property
+    def span(self) -> str:
+        """The layers for people, for example ``0-16`` or ``0-4,7``."""
+        parts: list[str] = []
+        start = previous = self.layers[0]
+        for layer in (*self.layers[1:], None):
+            if layer is not None and layer == previous + 1:
+                previous = layer
+                continue
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+            if layer is not None:
+                start = previous = layer
+        return ",".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLane:
+    """A complete copy of the model; stages in topological order."""
+
+    stages: tuple[PlacedStage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMapping:
+    """Lanes on disjoint cores."""
+
+    lanes: tuple[PlacedLane, ...]
+
+    @property
+    def stages(self) -> tuple[PlacedStage, ...]:
+        """All stages, lane by lane."""
+        return tuple(stage for lane in self.lanes for stage in lane.stages)
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """All cores in use, ascending."""
+        return tuple(sorted({core for stage in self.stages for core in stage.cores}))
+
+    @property
+    def signature(self) -> tuple[tuple[tuple[tuple[int, ...], str, int], ...], ...]:
+        """What runs where, up to which of several identical cores; equal plans are measured once."""
+        return tuple(
+            sorted(
+                tuple((stage.layers, stage.cluster, stage.threads) for stage in lane.stages)
+                for lane in self.lanes
+            )
+        )

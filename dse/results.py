@@ -1,0 +1,149 @@
+"""What a run found out: the data behind the table, ``results.json`` and the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dse.costs import CostTable
+from dse.graph import LayerGraph
+from dse.placement import PlacedMapping
+from dse.platforms import Platform
+
+Role = Literal["baseline", "candidate"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageNumbers:
+    """One stage, predicted and (when measured) measured; times per frame."""
+
+    name: str
+    predicted_busy_ns: int
+    predicted_receive_ns: int
+    measured_busy_ns: int | None = None
+    measured_receive_ns: int | None = None
+    measured_wait_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """From ``solvers.evaluate``."""
+
+    throughput_hz: float
+    latency_ns: int
+    memory_bytes: int
+    energy_nj: int | None
+    violations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """From real pipelines, interleaved with all other plans.
+
+    ``throughput_hz`` is the median of ``throughput_samples_hz`` (one per repeat); latencies are of
+    the full pipeline from source to sink, ``empty_latency_ns`` of one frame in an empty lane.
+    """
+
+    throughput_hz: float
+    throughput_samples_hz: tuple[float, ...]
+    latency_ns: int
+    latency_p90_ns: int
+    latency_p99_ns: int
+    empty_latency_ns: int
+    memory_bytes: int
+    disturbed: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """A plan, what was predicted for it and what was measured."""
+
+    name: str
+    role: Role
+    mapping: PlacedMapping
+    predicted: Predicted
+    stages: tuple[StageNumbers, ...]
+    measured: Measured | None = None
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured of the throughput."""
+        if self.measured is None or self.measured.throughput_hz == 0:
+            return None
+        return self.predicted.throughput_hz / self.measured.throughput_hz - 1
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it breaks none of the user's constraints."""
+        return not self.predicted.violations
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the solver says about the search.
+
+    ``status`` and ``family`` as in ``solvers.mapping``; no mapping whatsoever has a higher
+    predicted throughput than ``bound_hz``.
+    """
+
+    solver: str
+    status: str
+    family: str
+    bound_hz: float | None
+    gap: float | None
+    wall_ns: int
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Everything a run found out.
+
+    Parameters
+    ----------
+    graph, platform, costs
+        What was planned for.
+    proof
+        Of the search.
+    plans
+        Baselines and candidates, best first by ``score``; each mapping once.
+    winner
+        Index of the answer in ``plans``.
+    reason
+        One or two sentences: why this plan wins.
+    warnings
+        What the reader must know: disagreement of measurement and prediction, disturbed
+        measurements, inputs that did not move the outputs, emulated or predicted costs.
+    output_check
+        One line on split equals whole, empty when nothing was cut.
+    run_dir
+        Folder that holds the files, None before it is written.
+    """
+
+    graph: LayerGraph
+    platform: Platform
+    costs: CostTable
+    proof: Proof
+    plans: tuple[PlanResult, ...]
+    winner: int
+    reason: str
+    warnings: tuple[str, ...] = ()
+    output_check: str = ""
+    run_dir: Path | None = None
+
+    @property
+    def best(self) -> PlanResult:
+        """The answer."""
+        return self.plans[self.winner]
+
+    @property
+    def best_baseline(self) -> PlanResult | None:
+        """The best baseline that is not the answer's own mapping search, by measurement or prediction."""
+        baselines = [plan for plan in self.plans if plan.role == "baseline" and plan.feasible]
+        return max(baselines, key=score, default=None)
+
+
+def score(plan: PlanResult) -> float:
+    """Frames per second that count: measured where there is a measurement, else predicted."""
+    return plan.measured.throughput_hz if plan.measured else plan.predicted.throughput_hz
