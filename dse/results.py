@@ -58,7 +58,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """A plan, what was predicted for it and what was measured."""
+    """A plan, what was predicted for it and what was measured.
+
+    ``role`` is ``baseline`` for what needs no search: the whole model on a slot, and copies of it.
+    """
 
     name: str
     role: Role
@@ -139,7 +142,7 @@ class RunResult:
 
     @property
     def best_baseline(self) -> PlanResult | None:
-        """The best baseline that is not the answer's own mapping search, by measurement or prediction."""
+        """The best plan that needs no search (whole model, copies), by measurement or prediction."""
         baselines = [plan for plan in self.plans if plan.role == "baseline" and plan.feasible]
         return max(baselines, key=score, default=None)
 
