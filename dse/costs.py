@@ -89,6 +89,36 @@ class CostTable:
             if cost.median_ns is not None
         )
 
+    @property
+    def calibration(self) -> tuple[float, ...]:
+        """Per slot: factor that makes the sum of layers plus overhead equal the measured whole model.
+
+        1.0 where the whole model was not measured or a layer is unsupported.  Layers measured one
+        at a time are hotter or colder in the caches than inside the whole model; the factor takes
+        out what is common to all layers of a slot.
+        """
+        factors = []
+        for slot, whole in enumerate(self.whole):
+            medians = [row[slot].median_ns for row in self.costs]
+            total = sum(value for value in medians if value is not None)
+            if whole is None or None in medians or total == 0:
+                factors.append(1.0)
+            else:
+                factors.append(max(0.0, (whole.median_ns - self.overhead_ns[slot]) / total))
+        return tuple(factors)
+
+    @property
+    def calibrated_ns(self) -> tuple[tuple[int | None, ...], ...]:
+        """``[layer][slot]`` costs with the slot's calibration applied, None where unsupported."""
+        factors = self.calibration
+        return tuple(
+            tuple(
+                None if cost.median_ns is None else round(cost.median_ns * factors[slot])
+                for slot, cost in enumerate(row)
+            )
+            for row in self.costs
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the file form (documented in README, "Cost table")."""
         return {
@@ -163,9 +193,7 @@ class CostTable:
                     for w in data["whole"]
                 ),
                 links=tuple(
-                    Link(
-                        str(k["source"]), str(k["target"]), int(k["setup_ns"]), k["bandwidth_bytes_per_s"]
-                    )
+                    Link(str(k["source"]), str(k["target"]), int(k["setup_ns"]), k["bandwidth_bytes_per_s"])
                     for k in data["links"]
                 ),
                 conditions=dict(data.get("conditions", {})),

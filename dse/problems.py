@@ -1,0 +1,372 @@
+"""(layer graph, platform, costs, wishes) -> a problem for ``solvers``, and mappings back to cores."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dse.costs import CostTable
+from dse.errors import ConfigError, InputError, PlatformError
+from dse.graph import Layer, LayerGraph
+from dse.placement import PlacedLane, PlacedMapping, PlacedStage
+from dse.platforms import Platform, Slot
+from solvers import mapping as solver_mapping
+from solvers import problem as solver_problem
+
+if TYPE_CHECKING:
+    from dse.config import Pin
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPin:
+    """A pin with layer indices, and the cores that it names (empty: any of the slot)."""
+
+    layers: tuple[int, ...]
+    slots: tuple[Slot, ...]
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asks of the mapping.
+
+    Parameters
+    ----------
+    pins
+        Layers on slots or cores.
+    max_lanes, max_stages
+        Caps, or None.
+    memory_limit_bytes
+        Over all clusters, or None.
+    objective
+        What is made best.
+    queue_depth
+        Frames that may wait in front of a stage.
+    """
+
+    pins: tuple[ResolvedPin, ...] = ()
+    max_lanes: int | None = None
+    max_stages: int | None = None
+    memory_limit_bytes: int | None = None
+    objective: solver_problem.Objective = solver_problem.Objective()
+    queue_depth: int = 2
+
+
+def find_layers(graph: LayerGraph, wanted: str | int) -> tuple[int, ...]:
+    """Find the layers that a user means.
+
+    Parameters
+    ----------
+    wanted
+        A layer index, a range such as ``0-16``, a layer or tensor name, or a glob over names.
+
+    Raises
+    ------
+    InputError
+        Nothing matches; the message shows close names.
+    """
+    n_layers = len(graph.layers)
+    text = str(wanted).strip()
+    first, dash, last = text.partition("-")
+    if first.isdigit() and (not dash or last.isdigit()):
+        low, high = int(first), int(last) if dash else int(first)
+        if not low <= high < n_layers:
+            raise InputError(f"layers {text!r}: the model has layers 0-{n_layers - 1}")
+        return tuple(range(low, high + 1))
+    names = {name: layer.index for layer in graph.layers for name in _names(graph, layer)}
+    if text in names:
+        return (names[text],)
+    found = tuple(sorted({index for name, index in names.items() if fnmatch.fnmatchcase(name, text)}))
+    if not found:
+        import difflib
+
+        close = difflib.get_close_matches(text, names, n=3, cutoff=0.4)
+        hint = f"; close names: {', '.join(close)}" if close else ""
+        raise InputError(f"layers {text!r}: no layer of {graph.name} has that name{hint}")
+    return found
+
+
+def _names(graph: LayerGraph, layer: Layer) -> tuple[str, ...]:
+    return (layer.name, *(graph.tensors[tensor].name for tensor in layer.outputs))
+
+
+def resolve_pins(graph: LayerGraph, platform: Platform, pins: Sequence[Pin]) -> tuple[ResolvedPin, ...]:
+    """Turn the pins of a configuration into layer indices and slots.
+
+    Raises
+    ------
+    ConfigError
+        All faults at once: unknown layers, clusters or cores, more threads than cores, a layer in
+        two pins, cores of two clusters in one pin.
+    """
+    faults: list[str] = []
+    resolved: list[ResolvedPin] = []
+    owner: dict[int, int] = {}
+    for number, pin in enumerate(pins):
+        try:
+            layers = tuple(sorted({index for name in pin.layers for index in find_layers(graph, name)}))
+            slots = _pin_slots(platform, pin)
+        except InputError as error:
+            faults.append(f"search.pins[{number}]: {error}")
+            continue
+        for layer in layers:
+            if layer in owner:
+                faults.append(
+                    f"search.pins[{number}]: layer {layer} ({graph.layers[layer].name}) is already in "
+                    f"search.pins[{owner[layer]}]; a layer can be pinned once"
+                )
+            owner[layer] = number
+        resolved.append(ResolvedPin(layers, slots, pin.cores))
+    if faults:
+        raise ConfigError(faults)
+    return tuple(resolved)
+
+
+def _pin_slots(platform: Platform, pin: Pin) -> tuple[Slot, ...]:
+    """Return the slots that a pin allows."""
+    known = ", ".join(f"{c.n_cores} {c.name}" for c in platform.clusters)
+    if pin.cores:
+        homes = {c.name for c in platform.clusters for core in pin.cores if core in c.core_ids}
+        every = {core for c in platform.clusters for core in c.core_ids}
+        missing = sorted(set(pin.cores) - every)
+        if missing:
+            raise PlatformError(f"core {missing[0]} is not on platform {platform.name} (it has {sorted(every)})")
+        if len(homes) != 1:
+            raise PlatformError(f"cores {list(pin.cores)} belong to several clusters ({', '.join(sorted(homes))})")
+        wanted = Slot(homes.pop(), len(set(pin.cores)))
+        if wanted not in platform.slots:
+            raise PlatformError(f"platform {platform.name} has no slot '{wanted}' (see 'threads' of the cluster)")
+        return (wanted,)
+    if pin.cluster is None:
+        raise PlatformError("a pin needs 'on' (for example '3 big') or 'cores'")
+    if pin.cluster not in {c.name for c in platform.clusters}:
+        raise PlatformError(f"cluster {pin.cluster!r} is not on platform {platform.name} (it has {known})")
+    slots = tuple(
+        slot
+        for slot in platform.slots
+        if slot.cluster == pin.cluster and pin.threads in (None, slot.threads)
+    )
+    if not slots:
+        counts = platform.cluster(pin.cluster).thread_counts
+        raise PlatformError(
+            f"'{pin.threads} {pin.cluster}' is not a slot of platform {platform.name}: "
+            f"cluster {pin.cluster} runs {', '.join(map(str, counts))} threads"
+        )
+    return slots
+
+
+def build_problem(
+    graph: LayerGraph, platform: Platform, costs: CostTable, wishes: Wishes | None = None
+) -> solver_problem.Problem:
+    """Build the optimisation problem.
+
+    Parameters
+    ----------
+    costs
+        Must have a column for each slot of the platform that is to be used; slots without a column
+        are left out.
+
+    Raises
+    ------
+    InputError
+        The cost table belongs to another model, or shares no slot with the platform.
+    """
+    wishes = wishes or Wishes()
+    if len(costs.costs) != len(graph.layers):
+        raise InputError(
+            f"the cost table of {costs.model_name} has {len(costs.costs)} layers, "
+            f"{graph.name} has {len(graph.layers)}: measure this model with 'dse profile'"
+        )
+    slots = problem_slots(platform, costs)
+    columns = [costs.slots.index(slot) for slot in slots]
+    cluster_index = {cluster.name: number for number, cluster in enumerate(platform.clusters)}
+    cost_ns = np.zeros((len(graph.layers), len(slots)), np.int64)
+    supported = np.zeros(cost_ns.shape, np.bool_)
+    for layer, row in enumerate(costs.calibrated_ns):
+        for place, column in enumerate(columns):
+            value = row[column]
+            if value is not None:
+                cost_ns[layer, place] = value
+                supported[layer, place] = True
+    setup, bandwidth = _links(platform, costs)
+    return solver_problem.Problem(
+        cost_ns=cost_ns,
+        supported=supported,
+        slots=tuple(solver_problem.Slot(cluster_index[slot.cluster], slot.threads) for slot in slots),
+        cluster_sizes=tuple(cluster.n_cores for cluster in platform.clusters),
+        flows=_flows(graph),
+        constants=_constants(graph),
+        overhead_ns=np.array([costs.overhead_ns[column] for column in columns], np.int64),
+        setup_ns=setup,
+        bandwidth_bytes_per_s=bandwidth,
+        overlap=platform.overlap,
+        groups=_groups(graph),
+        pins=tuple(
+            solver_problem.Pin(pin.layers, tuple(slots.index(slot) for slot in pin.slots if slot in slots))
+            for pin in wishes.pins
+        ),
+        stateful=graph.stateful,
+        max_lanes=1 if any(pin.cores for pin in wishes.pins) else wishes.max_lanes,
+        max_stages=wishes.max_stages,
+        memory_limits_bytes=tuple(cluster.memory_bytes for cluster in platform.clusters),
+        total_memory_limit_bytes=wishes.memory_limit_bytes or platform.memory_bytes,
+        queue_depth=wishes.queue_depth,
+        active_power_mw=_active_power(platform, slots),
+        idle_power_mw=sum(cluster.idle_power_mw or 0 for cluster in platform.clusters),
+        objective=wishes.objective,
+    )
+
+
+def problem_slots(platform: Platform, costs: CostTable) -> tuple[Slot, ...]:
+    """Slots of the platform that the cost table knows, in the order of the problem's columns."""
+    slots = tuple(slot for slot in platform.slots if slot in costs.slots)
+    if not slots:
+        raise InputError(
+            f"the cost table is for slots {', '.join(map(str, costs.slots))}; "
+            f"platform {platform.name} has {', '.join(map(str, platform.slots))}"
+        )
+    return slots
+
+
+def _flows(graph: LayerGraph) -> tuple[solver_problem.Flow, ...]:
+    outputs = set(graph.outputs)
+    flows = []
+    for tensor in dict.fromkeys((*graph.inputs, *(t for layer in graph.layers for t in layer.outputs))):
+        users = graph.consumers.get(tensor, ())
+        if users or tensor in outputs:
+            flows.append(
+                solver_problem.Flow(
+                    graph.producer.get(tensor), users, graph.tensors[tensor].n_bytes, tensor in outputs
+                )
+            )
+    return tuple(flows)
+
+
+def _constants(graph: LayerGraph) -> tuple[solver_problem.Constant, ...]:
+    users: dict[int, list[int]] = {}
+    for layer in graph.layers:
+        for tensor in dict.fromkeys(layer.constants):
+            users.setdefault(tensor, []).append(layer.index)
+    return tuple(
+        solver_problem.Constant(graph.tensors[tensor].n_bytes, tuple(layers)) for tensor, layers in users.items()
+    )
+
+
+def _groups(graph: LayerGraph) -> tuple[tuple[int, ...], ...]:
+    members: dict[int, list[int]] = {}
+    for layer in graph.layers:
+        if layer.group is not None:
+            members.setdefault(layer.group, []).append(layer.index)
+    return tuple(tuple(layers) for layers in members.values() if len(layers) > 1)
+
+
+def _links(
+    platform: Platform, costs: CostTable
+) -> tuple[solver_problem.IntArray, solver_problem.FloatArray]:
+    """Described links win over measured ones: the user wrote them down on purpose."""
+    place = {cluster.name: number for number, cluster in enumerate(platform.clusters)}
+    setup = np.zeros((len(place), len(place)), np.int64)
+    bandwidth = np.full(setup.shape, np.inf)
+    for link in (*costs.links, *platform.links):
+        if link.source in place and link.target in place:
+            pair = place[link.source], place[link.target]
+            setup[pair] = link.setup_ns
+            bandwidth[pair] = np.inf if link.bandwidth_bytes_per_s is None else link.bandwidth_bytes_per_s
+    return setup, bandwidth
+
+
+def _active_power(platform: Platform, slots: Sequence[Slot]) -> tuple[int, ...] | None:
+    """Power of each slot, or None when a cluster does not tell (no energy is better than a wrong one)."""
+    powers = []
+    for slot in slots:
+        power = platform.cluster(slot.cluster).active_power_mw
+        if power is None:
+            return None
+        powers.append(power * slot.threads)
+    return tuple(powers)
+
+
+def place(
+    mapping: solver_mapping.Mapping,
+    platform: Platform,
+    slots: Sequence[Slot],
+    pins: Sequence[ResolvedPin] = (),
+) -> PlacedMapping:
+    """Give every set of cores of a mapping its core numbers.
+
+    Cores named by pins go to the stages that hold the pinned layers; the others take the lowest
+    free cores of their cluster.
+
+    Raises
+    ------
+    PlatformError
+        Two stages want one core, or a cluster has too few.
+    """
+    free = {cluster.name: list(cluster.core_ids) for cluster in platform.clusters}
+    taken: dict[int, tuple[int, ...]] = {}
+    stages = [stage for lane in mapping.lanes for stage in lane.stages]
+    for stage in stages:
+        for pin in pins:
+            if pin.cores and set(pin.layers) <= set(stage.layers) and stage.unit not in taken:
+                taken[stage.unit] = _take(free[slots[stage.slot].cluster], pin.cores)
+    for stage in stages:
+        if stage.unit not in taken:
+            slot = slots[stage.slot]
+            pool = free[slot.cluster]
+            if len(pool) < slot.threads:
+                raise PlatformError(f"the mapping uses more cores of cluster {slot.cluster} than it has")
+            taken[stage.unit] = _take(pool, pool[: slot.threads])
+    return PlacedMapping(
+        tuple(
+            PlacedLane(
+                tuple(
+                    PlacedStage(
+                        name=f"lane{lane_number}.stage{number}",
+                        layers=stage.layers,
+                        cluster=slots[stage.slot].cluster,
+                        threads=slots[stage.slot].threads,
+                        cores=taken[stage.unit],
+                    )
+                    for number, stage in enumerate(lane.stages)
+                )
+            )
+            for lane_number, lane in enumerate(mapping.lanes)
+        )
+    )
+
+
+def _take(pool: list[int], cores: Sequence[int]) -> tuple[int, ...]:
+    wanted = tuple(cores)
+    for core in wanted:
+        if core not in pool:
+            raise PlatformError(f"core {core} is wanted by two stages")
+        pool.remove(core)
+    return wanted
+
+
+def unplace(
+    mapping: PlacedMapping, platform: Platform, slots: Sequence[Slot]
+) -> solver_mapping.Mapping:
+    """Turn a placed mapping back into the solver's terms, for re-evaluation.
+
+    Raises
+    ------
+    PlatformError
+        A stage uses a slot that the platform or the cost table does not have.
+    """
+    units: dict[tuple[int, ...], int] = {}
+    lanes = []
+    for lane in mapping.lanes:
+        stages = []
+        for stage in lane.stages:
+            slot = Slot(stage.cluster, stage.threads)
+            if slot not in slots:
+                raise PlatformError(f"{stage.name}: no costs for slot '{slot}' on platform {platform.name}")
+            unit = units.setdefault(stage.cores, len(units))
+            stages.append(solver_mapping.Stage(stage.layers, slots.index(slot), unit))
+        lanes.append(solver_mapping.Lane(tuple(stages)))
+    return solver_mapping.Mapping(tuple(lanes))
