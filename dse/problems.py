@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +52,7 @@ class Wishes:
     max_lanes: int | None = None
     max_stages: int | None = None
     memory_limit_bytes: int | None = None
-    objective: solver_problem.Objective = solver_problem.Objective()
+    objective: solver_problem.Objective = field(default_factory=solver_problem.Objective)
     queue_depth: int = 2
 
 
@@ -134,21 +134,25 @@ def _pin_slots(platform: Platform, pin: Pin) -> tuple[Slot, ...]:
         every = {core for c in platform.clusters for core in c.core_ids}
         missing = sorted(set(pin.cores) - every)
         if missing:
-            raise PlatformError(f"core {missing[0]} is not on platform {platform.name} (it has {sorted(every)})")
+            raise PlatformError(
+                f"core {missing[0]} is not on platform {platform.name} (it has {sorted(every)})"
+            )
         if len(homes) != 1:
-            raise PlatformError(f"cores {list(pin.cores)} belong to several clusters ({', '.join(sorted(homes))})")
+            raise PlatformError(
+                f"cores {list(pin.cores)} belong to several clusters ({', '.join(sorted(homes))})"
+            )
         wanted = Slot(homes.pop(), len(set(pin.cores)))
         if wanted not in platform.slots:
-            raise PlatformError(f"platform {platform.name} has no slot '{wanted}' (see 'threads' of the cluster)")
+            raise PlatformError(
+                f"platform {platform.name} has no slot '{wanted}' (see 'threads' of the cluster)"
+            )
         return (wanted,)
     if pin.cluster is None:
         raise PlatformError("a pin needs 'on' (for example '3 big') or 'cores'")
     if pin.cluster not in {c.name for c in platform.clusters}:
         raise PlatformError(f"cluster {pin.cluster!r} is not on platform {platform.name} (it has {known})")
     slots = tuple(
-        slot
-        for slot in platform.slots
-        if slot.cluster == pin.cluster and pin.threads in (None, slot.threads)
+        slot for slot in platform.slots if slot.cluster == pin.cluster and pin.threads in (None, slot.threads)
     )
     if not slots:
         counts = platform.cluster(pin.cluster).thread_counts
@@ -252,7 +256,8 @@ def _constants(graph: LayerGraph) -> tuple[solver_problem.Constant, ...]:
         for tensor in dict.fromkeys(layer.constants):
             users.setdefault(tensor, []).append(layer.index)
     return tuple(
-        solver_problem.Constant(graph.tensors[tensor].n_bytes, tuple(layers)) for tensor, layers in users.items()
+        solver_problem.Constant(graph.tensors[tensor].n_bytes, tuple(layers))
+        for tensor, layers in users.items()
     )
 
 
@@ -264,9 +269,7 @@ def _groups(graph: LayerGraph) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(layers) for layers in members.values() if len(layers) > 1)
 
 
-def _links(
-    platform: Platform, costs: CostTable
-) -> tuple[solver_problem.IntArray, solver_problem.FloatArray]:
+def _links(platform: Platform, costs: CostTable) -> tuple[solver_problem.IntArray, solver_problem.FloatArray]:
     """Described links win over measured ones: the user wrote them down on purpose."""
     place = {cluster.name: number for number, cluster in enumerate(platform.clusters)}
     setup = np.zeros((len(place), len(place)), np.int64)
@@ -348,9 +351,7 @@ def _take(pool: list[int], cores: Sequence[int]) -> tuple[int, ...]:
     return wanted
 
 
-def unplace(
-    mapping: PlacedMapping, platform: Platform, slots: Sequence[Slot]
-) -> solver_mapping.Mapping:
+def unplace(mapping: PlacedMapping, platform: Platform, slots: Sequence[Slot]) -> solver_mapping.Mapping:
     """Turn a placed mapping back into the solver's terms, for re-evaluation.
 
     Raises

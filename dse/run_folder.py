@@ -1,0 +1,120 @@
+"""The folder of one run: built under a hidden name, renamed when it is complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from dse.errors import InputError
+from dse.progress import Progress, Task
+
+_PARTIAL = re.compile(r"^\.(?P<name>.+)\.partial-(?P<pid>\d+)$")
+
+
+class RunFolder:
+    """A run folder in the making.
+
+    Parameters
+    ----------
+    output
+        Folder that holds the run folders; made when missing.
+    name
+        Wanted name; a number is added when it is taken.
+
+    Notes
+    -----
+    Everything is written below ``path`` (a hidden name).  ``finish`` gives it its name, also when
+    the run failed, so that what was found out is kept.  What a killed run left behind is removed
+    by the next one.
+    """
+
+    def __init__(self, output: Path, name: str) -> None:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"output folder {output}: can not be made ({error.strerror}); choose another with --output"
+            ) from None
+        _remove_left_behind(output)
+        self._output = output
+        self._name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+        self.path = output / f".{self._name}.partial-{os.getpid()}"
+        try:
+            self.path.mkdir()
+            (self.path / "work").mkdir()
+        except OSError as error:
+            raise InputError(f"output folder {output}: not writable ({error.strerror})") from None
+        self._log: TextIO | None = (self.path / "log.txt").open("w", encoding="utf-8")
+
+    @property
+    def work(self) -> Path:
+        """Folder for files that do not stay."""
+        return self.path / "work"
+
+    def log(self, line: str) -> None:
+        """Add a line with the time to the run's log."""
+        if self._log is not None:
+            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+            self._log.flush()
+
+    def finish(self) -> Path:
+        """Remove the working files, give the folder its name, and return its path."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        shutil.rmtree(self.work, ignore_errors=True)
+        number = 1
+        while True:
+            suffix = "" if number == 1 else f"-{number}"
+            target = self._output / f"{self._name}{suffix}"
+            if not target.exists():
+                try:
+                    self.path.rename(target)
+                except OSError:
+                    if not target.exists():
+                        raise
+                else:
+                    self.path = target
+                    return target
+            number += 1
+
+    def discard(self) -> None:
+        """Remove everything."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _remove_left_behind(output: Path) -> None:
+    for path in output.iterdir():
+        found = _PARTIAL.match(path.name)
+        if found and path.is_dir() and not Path(f"/proc/{found['pid']}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+class LoggedProgress:
+    """Shows progress through another ``Progress`` and writes what is said to the run's log."""
+
+    def __init__(self, inner: Progress, folder: RunFolder) -> None:
+        self._inner = inner
+        self._folder = folder
+
+    @contextmanager
+    def task(self, title: str, total: float) -> Iterator[Task]:
+        """Open a task; its start and end are logged."""
+        self._folder.log(f"{title}: start")
+        with self._inner.task(title, total) as task:
+            yield task
+        self._folder.log(f"{title}: done")
+
+    def log(self, message: str) -> None:
+        """Say one line, and log it."""
+        self._folder.log(message)
+        self._inner.log(message)
