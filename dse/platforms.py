@@ -103,6 +103,8 @@ class Platform:
         ``detected`` on this machine, or ``described`` in YAML.
     emulated
         Whether the unlike cores are emulated; every report says so.
+    notes
+        What a person should know about it (quotas, hardware threads that share a core).
     """
 
     name: str
@@ -112,6 +114,7 @@ class Platform:
     memory_bytes: int | None = None
     origin: Literal["detected", "described"] = "described"
     emulated: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def slots(self) -> tuple[Slot, ...]:
