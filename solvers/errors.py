@@ -11,6 +11,10 @@ class ProblemError(SolverError):
     """A problem contradicts itself (shapes, indices, ranges); the message quotes both numbers."""
 
 
+class MappingError(SolverError):
+    """A mapping is nonsense for its problem (a layer or slot that does not exist, an empty stage)."""
+
+
 class InfeasibleError(SolverError):
     """Proved: no mapping fulfils the constraints.  Names the constraint, demand, limit and unit."""
 
@@ -25,3 +29,7 @@ class UnsupportedProblemError(SolverError):
 
 class EvaluationMismatchError(SolverError):
     """A solver's own objective differs from the evaluator's: a bug in the solver."""
+
+
+class MissingSolverExtraError(SolverError):
+    """A solver needs an optional dependency; the message names the package."""

@@ -68,7 +68,8 @@ class Constant:
 class Pin:
     """A user's wish: in every lane these layers sit in one stage, on one of these slots.
 
-    Layers of two different pins never share a stage; layers without a pin may join any.
+    Layers of two different pins never share a stage nor a unit (a set of cores); layers without a
+    pin may join any stage.
     """
 
     layers: tuple[int, ...]
@@ -77,7 +78,10 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """A measured whole stage: its ``compute_ns`` replaces the sum of layer costs."""
+    """A measured whole stage: ``compute_ns`` replaces the sum of layer costs and the slot's overhead.
+
+    Where two name the same layers and slot, the later one counts.
+    """
 
     layers: frozenset[int]
     slot: int
@@ -211,11 +215,11 @@ class Problem:
 
     def _check(self) -> None:
         if self.cost_ns.ndim != 2 or self.cost_ns.shape[1] != len(self.slots):
-            raise ProblemError(f"cost_ns has shape {self.cost_ns.shape}, expected (layers, {len(self.slots)})")
+            raise ProblemError(
+                f"cost_ns has shape {self.cost_ns.shape}, expected (layers, {len(self.slots)})"
+            )
         if self.supported.shape != self.cost_ns.shape:
             raise ProblemError(f"supported has shape {self.supported.shape}, cost_ns {self.cost_ns.shape}")
-        if np.any(self.cost_ns[self.supported] < 0):
-            raise ProblemError("cost_ns has a negative cost")
         n_clusters = len(self.cluster_sizes)
         for number, slot in enumerate(self.slots):
             if not 0 <= slot.cluster < n_clusters:
@@ -225,11 +229,19 @@ class Problem:
                     f"slot {number} wants {slot.threads} cores of cluster {slot.cluster}, "
                     f"which has {self.cluster_sizes[slot.cluster]}"
                 )
+            if slot.host_cluster is not None and not 0 <= slot.host_cluster < n_clusters:
+                raise ProblemError(f"slot {number} names host cluster {slot.host_cluster} of {n_clusters}")
         square = (n_clusters, n_clusters)
         if self.setup.shape != square or self.bandwidth.shape != square:
             raise ProblemError(f"links need arrays of shape {square}")
         if self.overhead.shape != (len(self.slots),):
             raise ProblemError(f"overhead_ns has shape {self.overhead.shape}, expected ({len(self.slots)},)")
+        if self.n_layers == 0:
+            raise ProblemError("a problem needs at least one layer")
+        if np.any(self.cost_ns[self.supported] < 0) or np.any(self.overhead < 0):
+            raise ProblemError("cost_ns or overhead_ns has a negative time")
+        if np.any(self.setup < 0) or np.any(~(self.bandwidth > 0)):
+            raise ProblemError("links need setup_ns >= 0 and bandwidth_bytes_per_s > 0")
         n_layers = self.n_layers
         for flow in self.flows:
             if flow.producer is not None and not 0 <= flow.producer < n_layers:
@@ -248,8 +260,32 @@ class Problem:
                 if not 0 <= layer < n_layers:
                     raise ProblemError(f"a {what} names layer {layer} of {n_layers}")
         for pin in self.pins:
-            if not pin.slots:
-                raise ProblemError(f"the pin of layers {pin.layers} allows no slot")
+            if not pin.slots or not pin.layers:
+                raise ProblemError(f"a pin has layers {pin.layers} and slots {pin.slots}: both need entries")
+            if any(not 0 <= slot < len(self.slots) for slot in pin.slots):
+                raise ProblemError(f"a pin names slots {pin.slots}, there are {len(self.slots)}")
+        for time in self.stage_times:
+            if not 0 <= time.slot < len(self.slots) or time.compute_ns < 0 or not time.layers:
+                raise ProblemError(f"a stage time names slot {time.slot} and {time.compute_ns} ns")
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        limits = self.memory_limits_bytes
+        if limits is not None and len(limits) != len(self.cluster_sizes):
+            raise ProblemError(f"{len(limits)} memory limits for {len(self.cluster_sizes)} clusters")
+        power = self.active_power_mw
+        if power is not None and len(power) != len(self.slots):
+            raise ProblemError(f"{len(power)} active powers for {len(self.slots)} slots")
+        if power is None and (self.max_power_mw is not None or self.objective.goal is Goal.ENERGY):
+            raise ProblemError("a power limit or the goal energy needs active_power_mw for every slot")
+        for name, value, least in (
+            ("n_streams", self.n_streams, 1),
+            ("max_lanes", self.max_lanes, 1),
+            ("max_stages", self.max_stages, 1),
+            ("queue_depth", self.queue_depth, 0),
+        ):
+            if value is not None and value < least:
+                raise ProblemError(f"{name} is {value}, expected at least {least}")
 
     @property
     def n_layers(self) -> int:
@@ -281,12 +317,63 @@ class Problem:
         return int(self.setup[source, target]) + moving
 
     @cached_property
+    def cores(self) -> IntArray:
+        """int64 array (slots, clusters): cores that a stage on each slot occupies, host cores too."""
+        table = np.zeros((len(self.slots), len(self.cluster_sizes)), np.int64)
+        for number, slot in enumerate(self.slots):
+            table[number, slot.cluster] += slot.threads
+            if slot.host_cluster is not None:
+                table[number, slot.host_cluster] += slot.host_threads
+        table.setflags(write=False)
+        return table
+
+    @cached_property
+    def measured_ns(self) -> dict[tuple[frozenset[int], int], int]:
+        """``stage_times`` by (layers, slot)."""
+        return {(time.layers, time.slot): time.compute_ns for time in self.stage_times}
+
+    @cached_property
+    def flows_into(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the flows that each layer consumes."""
+        found: list[list[int]] = [[] for _ in range(self.n_layers)]
+        for number, flow in enumerate(self.flows):
+            for user in flow.consumers:
+                found[user].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def flows_from(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the flows that each layer produces."""
+        found: list[list[int]] = [[] for _ in range(self.n_layers)]
+        for number, flow in enumerate(self.flows):
+            if flow.producer is not None:
+                found[flow.producer].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def constants_of(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the constants that each layer uses."""
+        found: list[list[int]] = [[] for _ in range(self.n_layers)]
+        for number, constant in enumerate(self.constants):
+            for user in constant.users:
+                if not 0 <= user < self.n_layers:
+                    raise ProblemError(f"a constant names layer {user} of {self.n_layers}")
+                found[user].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def lane_limit(self) -> int | None:
+        """Most lanes that ``max_lanes`` and state allow, or None for no limit besides the cores."""
+        caps = [self.max_lanes] if self.max_lanes is not None else []
+        if self.stateful:
+            caps.append(self.n_streams)
+        return min(caps) if caps else None
+
+    @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """Pairs (producer layer, consumer layer), each once, sorted."""
         return tuple(
-            sorted(
-                {(f.producer, user) for f in self.flows if f.producer is not None for user in f.consumers}
-            )
+            sorted({(f.producer, user) for f in self.flows if f.producer is not None for user in f.consumers})
         )
 
 
