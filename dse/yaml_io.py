@@ -284,7 +284,7 @@ class _Dumper(yaml.SafeDumper):
 
     def text(self, data: str) -> yaml.ScalarNode:
         try:
-            same = _plain(data) == data
+            same = _plain(data) == data and data.isprintable()
         except ValueError:
             same = False
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=None if same else '"')
