@@ -1,0 +1,212 @@
+"""The small program that runs on a device and times models: ``python -m dse.devices.worker``.
+
+It pins itself before it loads anything that could start threads, because the runtime's workers
+keep the affinity mask of the thread that builds them.  It answers the commands of
+``dse.devices.serving`` with the handlers of ``Worker``.  The parent's side is
+``dse.profiling.slot_worker``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import resource
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dse.devices.serving import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+TASKS = Path("/proc/self/task")
+KIB = 1024
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Pin this process to the cores of ``--cores 0,1`` and answer requests until the end of input."""
+    parser = argparse.ArgumentParser(prog="python -m dse.devices.worker")
+    parser.add_argument("--cores", required=True, help="comma-separated core numbers")
+    cores = tuple(int(part) for part in parser.parse_args(argv).cores.split(","))
+    os.sched_setaffinity(0, cores)
+    worker = Worker()
+    serve(
+        {
+            "hello": worker.hello,
+            "affinity": lambda _: {"threads": thread_masks()},
+            "load": worker.load,
+            "time": worker.time,
+            "unload": worker.unload,
+            "link": measure_link,
+        }
+    )
+
+
+def thread_masks(tasks: Path = TASKS) -> dict[str, list[int]]:
+    """Read back the affinity mask of every thread of this process, by thread number."""
+    masks: dict[str, list[int]] = {}
+    for task in tasks.iterdir():
+        try:
+            masks[task.name] = sorted(os.sched_getaffinity(int(task.name)))
+        except ProcessLookupError:  # the thread has ended meanwhile
+            continue
+    return masks
+
+
+def peak_rss_bytes() -> int:
+    """Return the largest resident size that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+
+
+@dataclass
+class Worker:
+    """Interpreters that stay resident, so that many models can be timed in turns."""
+
+    loaded: dict[str, Any] = field(default_factory=dict)
+
+    def hello(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Tell who this is: versions and the mask that was really applied."""
+        import ai_edge_litert
+
+        interpreter_class()
+        return {
+            "pid": os.getpid(),
+            "python": sys.version.split()[0],
+            "runtime": "ai-edge-litert",
+            "runtime_version": ai_edge_litert.__version__,
+            "cores": sorted(os.sched_getaffinity(0)),
+            "rss_bytes": peak_rss_bytes(),
+        }
+
+    def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Build, allocate and fill an interpreter and run it once.
+
+        The request has ``id``, ``path``, ``threads``, ``seed`` and ``kernels`` (``default`` or
+        ``builtin``).  The answer has the time of the build and of the first, cold, invocation.
+        """
+        start = time.perf_counter_ns()
+        interpreter = interpreter_class()(
+            model_path=request["path"], num_threads=int(request["threads"]), **_kernels(request)
+        )
+        interpreter.allocate_tensors()
+        built = time.perf_counter_ns()
+        fill_inputs(interpreter, int(request["seed"]))
+        filled = time.perf_counter_ns()
+        interpreter.invoke()
+        ran = time.perf_counter_ns()
+        interpreter.invoke()
+        warm = time.perf_counter_ns()
+        self.loaded[request["id"]] = interpreter
+        return {
+            "build_ns": built - start,
+            "first_ns": ran - filled,
+            "second_ns": warm - ran,
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
+
+    def time(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Time models in the order given; each visit is ``[id, warm-up runs, timed runs]``."""
+        samples: dict[str, list[int]] = {}
+        collecting = gc.isenabled()
+        gc.disable()  # a collection inside a timed run would be noise of our own making
+        try:
+            for name, n_warmup, n_timed in request["visits"]:
+                samples.setdefault(name, []).extend(
+                    time_invocations(self.loaded[name].invoke, n_warmup, n_timed)
+                )
+        finally:
+            if collecting:
+                gc.enable()
+        return {"samples": samples}
+
+    def unload(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Forget interpreters."""
+        for name in request["ids"]:
+            self.loaded.pop(name, None)
+        gc.collect()
+        return {}
+
+
+def time_invocations(invoke: Callable[[], object], n_warmup: int, n_timed: int) -> list[int]:
+    """Time single calls, each from its start to its end, in nanoseconds."""
+    clock = time.perf_counter_ns
+    for _ in range(n_warmup):
+        invoke()
+    samples = []
+    for _ in range(n_timed):
+        start = clock()
+        invoke()
+        samples.append(clock() - start)
+    return samples
+
+
+def interpreter_class() -> Any:
+    """Import the runtime's interpreter (late: the process has to be pinned first)."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    return Interpreter
+
+
+def _kernels(request: dict[str, Any]) -> dict[str, Any]:
+    if request.get("kernels", "default") == "default":
+        return {}
+    from ai_edge_litert.interpreter import OpResolverType
+
+    return {"experimental_op_resolver_type": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES}
+
+
+def fill_inputs(interpreter: Any, seed: int) -> None:
+    """Give every input of an interpreter seeded values that no operator rejects.
+
+    Integers of 16 bits and more may be indices, axes or lengths, so they are 0 or 1; 8-bit values
+    are quantised numbers and take their whole range.
+
+    Raises
+    ------
+    ValueError
+        An input has a type that can not be filled (strings, resources).
+    """
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    for detail in interpreter.get_input_details():
+        shape, dtype = tuple(int(n) for n in detail["shape"]), np.dtype(detail["dtype"])
+        interpreter.set_tensor(detail["index"], values(random, shape, dtype, detail["name"]))
+
+
+def values(
+    random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
+) -> np.ndarray[Any, Any]:
+    """Return one array of seeded values; see ``fill_inputs``."""
+    import numpy as np
+
+    if dtype.kind == "f":
+        return random.uniform(-1.0, 1.0, shape).astype(dtype)
+    if dtype.kind == "c":
+        return (random.uniform(-1, 1, shape) + 1j * random.uniform(-1, 1, shape)).astype(dtype)
+    if dtype.kind == "b":
+        return random.integers(0, 2, shape).astype(dtype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        low, high = (limits.min, limits.max) if dtype.itemsize == 1 else (0, 1)
+        return random.integers(low, high, shape, endpoint=True).astype(dtype)
+    raise ValueError(f"input {name!r} has the type {dtype}, which can not be filled with numbers")
+
+
+def measure_link(request: dict[str, Any]) -> dict[str, Any]:
+    """Measure the hand-over of tensors between two cores; see ``dse.devices.handover``."""
+    from dse.devices.handover import measure_handover
+
+    return measure_handover(
+        int(request["producer"]), int(request["consumer"]), [int(n) for n in request["sizes"]]
+    )
+
+
+if __name__ == "__main__":
+    main()
