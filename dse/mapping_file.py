@@ -1,0 +1,175 @@
+"""``mapping.yaml``: a mapping as people read it, edit it, and hand it to deployment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dse import yaml_io
+from dse.errors import ConfigError
+from dse.files import write_text
+from dse.placement import PlacedLane, PlacedMapping, PlacedStage
+
+FORMAT = "tflite-dse mapping"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MappingFile:
+    """A mapping with the model that it is for.
+
+    Parameters
+    ----------
+    model_name, model_hash
+        Which model (sha256 of the file).
+    platform_name
+        Which platform.
+    mapping
+        What runs where.
+    files
+        Stage file by stage name, relative to the mapping's folder; empty when nothing was cut.
+    """
+
+    model_name: str
+    model_hash: str
+    platform_name: str
+    mapping: PlacedMapping
+    files: dict[str, str]
+
+
+def write_mapping(path: Path, content: MappingFile) -> None:
+    """Write the file atomically."""
+    lanes = [
+        {
+            "stages": [
+                {
+                    "name": stage.name,
+                    "layers": stage.span,
+                    "cluster": stage.cluster,
+                    "threads": stage.threads,
+                    "cores": list(stage.cores),
+                    **({"file": content.files[stage.name]} if stage.name in content.files else {}),
+                }
+                for stage in lane.stages
+            ]
+        }
+        for lane in content.mapping.lanes
+    ]
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": {"name": content.model_name, "sha256": content.model_hash},
+        "platform": content.platform_name,
+        "lanes": lanes,
+    }
+    write_text(path, yaml_io.dump(data))
+
+
+def read_mapping(path: Path) -> MappingFile:
+    """Read the file.
+
+    Raises
+    ------
+    ConfigError
+        All faults at once: not a mapping, another version, missing or unknown fields, layers or
+        cores that make no sense.
+    """
+    document = yaml_io.load(path)
+    reader = _Reader(document)
+    top = reader.fields((), {"format": str, "version": int, "model": dict, "platform": str, "lanes": list})
+    if not reader.faults and (top["format"] != FORMAT or top["version"] != VERSION):
+        reader.fault(("format",), f"expected format {FORMAT!r}, version {VERSION}")
+    model: dict[str, Any] = {}
+    lanes: list[PlacedLane] = []
+    files: dict[str, str] = {}
+    if not reader.faults:
+        model = reader.fields(("model",), {"name": str, "sha256": str})
+        for number in range(len(top["lanes"])):
+            lanes.append(_lane(reader, ("lanes", number), files))
+        if not lanes:
+            reader.fault(("lanes",), "expected at least one lane")
+    if reader.faults:
+        raise ConfigError(reader.faults)
+    return MappingFile(model["name"], model["sha256"], top["platform"], PlacedMapping(tuple(lanes)), files)
+
+
+def _lane(reader: _Reader, path: yaml_io.PathKey, files: dict[str, str]) -> PlacedLane:
+    stages: list[PlacedStage] = []
+    for number in range(len(reader.fields(path, {"stages": list}).get("stages", ()))):
+        place = (*path, "stages", number)
+        wanted = {"name": str, "layers": (str, int), "cluster": str, "threads": int, "cores": list}
+        fields = reader.fields(place, wanted, optional={"file": str})
+        if len(fields) < len(wanted):
+            continue
+        layers = _layers(str(fields["layers"]))
+        if layers is None:
+            reader.fault(
+                (*place, "layers"), f"expected layers such as '0-16' or '0-4,7', got {fields['layers']!r}"
+            )
+            continue
+        cores = tuple(fields["cores"])
+        if not all(isinstance(core, int) and core >= 0 for core in cores) or len(cores) != fields["threads"]:
+            reader.fault(
+                (*place, "cores"),
+                f"expected {fields['threads']} core numbers (as 'threads' says), got {list(cores)}",
+            )
+            continue
+        if any(stage.name == fields["name"] for stage in stages) or fields["name"] in files:
+            reader.fault((*place, "name"), f"stage name {fields['name']!r} appears twice")
+        if "file" in fields:
+            files[fields["name"]] = fields["file"]
+        stages.append(PlacedStage(fields["name"], layers, fields["cluster"], fields["threads"], cores))
+    if not stages:
+        reader.fault(path, "expected at least one stage")
+    return PlacedLane(tuple(stages))
+
+
+def _layers(text: str) -> tuple[int, ...] | None:
+    """Read ``0-4,7``; None when it is something else."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdigit() and (not dash or last.isdigit())) or len(first) > 7 or len(last) > 7:
+            return None
+        low, high = int(first), int(last) if dash else int(first)
+        if high < low or (found and low <= found[-1]):
+            return None
+        found.extend(range(low, high + 1))
+    return tuple(found)
+
+
+class _Reader:
+    """Reads typed fields of a document and collects faults with their lines."""
+
+    def __init__(self, document: yaml_io.Document) -> None:
+        self.document = document
+        self.faults: list[str] = []
+
+    def fault(self, path: yaml_io.PathKey, text: str) -> None:
+        where = ".".join(str(part) for part in path)
+        self.faults.append(f"{self.document.where(path)}: {where}: {text}")
+
+    def fields(
+        self, path: yaml_io.PathKey, wanted: dict[str, Any], optional: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the fields that are there and of the right type; the rest becomes faults."""
+        value = self.document.data
+        for part in path:
+            value = value[part]
+        if not isinstance(value, dict):
+            self.fault(path, f"expected a mapping with {', '.join(wanted)}, got {type(value).__name__}")
+            return {}
+        known = {**wanted, **(optional or {})}
+        for name in value.keys() - known.keys():
+            self.fault((*path, name), f"unknown key; expected one of {', '.join(known)}")
+        found: dict[str, Any] = {}
+        for name, kind in known.items():
+            if name not in value:
+                if name in wanted:
+                    self.fault(path, f"field {name!r} is missing")
+            elif not isinstance(value[name], kind) or isinstance(value[name], bool):
+                self.fault((*path, name), f"wrong type {type(value[name]).__name__} ({value[name]!r})")
+            else:
+                found[name] = value[name]
+        return found
