@@ -1,0 +1,1 @@
+"""What layers cost: measured, predicted, or read from other tools' profiles."""

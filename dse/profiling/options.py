@@ -1,0 +1,74 @@
+"""How a profile is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dse.errors import ConfigError
+
+Kernels = Literal["default", "builtin"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOptions:
+    """Options of a measured profile.
+
+    Parameters
+    ----------
+    precision
+        Wanted half-width of the 95 % confidence interval of a median, relative to the median.
+    budget_s
+        Time for measuring; what has not reached the precision by then is kept with the precision
+        it has.  Every layer is measured at least once, however small the budget.
+    min_rounds, max_rounds
+        Visits per layer and slot.  Fewer than six visits have no 95 % interval.
+    visit_ns
+        A visit repeats a layer until about this much time is spent (at most 16 times).
+    seed
+        Decides input values and the order of visits.
+    kernels
+        ``default`` (with XNNPACK) or ``builtin`` (without delegates).
+    links
+        Whether hand-overs between clusters are measured.
+    timeout_s
+        A worker that is silent for longer is ended and the layer marked.
+    refresh
+        Ignore and replace what the cache holds.
+
+    Raises
+    ------
+    ConfigError
+        A value makes no sense; all faults at once.
+    """
+
+    precision: float = 0.03
+    budget_s: float = 45.0
+    min_rounds: int = 6
+    max_rounds: int = 40
+    visit_ns: int = 2_000_000
+    seed: int = 0
+    kernels: Kernels = "default"
+    links: bool = True
+    timeout_s: float = 60.0
+    refresh: bool = False
+
+    def __post_init__(self) -> None:
+        rules = (
+            (0 < self.precision < 1, f"precision: expected a share between 0 and 1, got {self.precision}"),
+            (self.budget_s >= 0, f"budget_s: expected seconds >= 0, got {self.budget_s}"),
+            (self.min_rounds >= 1, f"min_rounds: expected at least 1, got {self.min_rounds}"),
+            (
+                self.max_rounds >= self.min_rounds,
+                f"max_rounds: expected at least min_rounds ({self.min_rounds}), got {self.max_rounds}",
+            ),
+            (self.visit_ns > 0, f"visit_ns: expected nanoseconds > 0, got {self.visit_ns}"),
+            (self.timeout_s > 0, f"timeout_s: expected seconds > 0, got {self.timeout_s}"),
+            (
+                self.kernels in ("default", "builtin"),
+                f"kernels: expected 'default' or 'builtin', got {self.kernels!r}",
+            ),
+        )
+        faults = [text for holds, text in rules if not holds]
+        if faults:
+            raise ConfigError([f"profile options: {fault}" for fault in faults])

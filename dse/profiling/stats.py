@@ -1,0 +1,76 @@
+"""Medians of timings and how far to trust them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+CONFIDENCE = 0.95
+
+
+def median(values: Sequence[int]) -> int:
+    """Return the median, rounded to an integer.
+
+    Raises
+    ------
+    ValueError
+        There are no values.
+    """
+    if not values:
+        raise ValueError("the median of no values does not exist")
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle] + 1) // 2
+
+
+def median_interval(values: Sequence[int], confidence: float = CONFIDENCE) -> tuple[int, int] | None:
+    """Return a confidence interval of the median that needs no assumption on the distribution.
+
+    Parameters
+    ----------
+    values
+        Independent observations.
+    confidence
+        Least coverage.
+
+    Returns
+    -------
+    tuple of int or None
+        None when there are too few values for this confidence (five or fewer at 95 %).
+
+    Notes
+    -----
+    The interval between the k-th smallest and the k-th largest value misses the median only if
+    fewer than k values fall on one side of it, which has a binomial probability [1]_.
+
+    References
+    ----------
+    .. [1] W. J. Conover, Practical Nonparametric Statistics, 3rd ed., Wiley 1999, section 3.2.
+    """
+    rank = _interval_rank(len(values), confidence)
+    if rank is None:
+        return None
+    ordered = sorted(values)
+    return ordered[rank], ordered[-1 - rank]
+
+
+@lru_cache(maxsize=1024)
+def _interval_rank(n: int, confidence: float) -> int | None:
+    """Return the largest k such that ranks k and n-1-k (from 0) enclose the median often enough."""
+    missed = 0.0
+    best = None
+    for k in range((n + 1) // 2):
+        missed += 2 * math.comb(n, k) / 2.0**n
+        if missed > 1 - confidence:
+            break
+        best = k
+    return best
+
+
+def relative_half_width(values: Sequence[int], interval: tuple[int, int]) -> float:
+    """Return half the width of an interval in units of the median (0 for a median of 0)."""
+    middle = median(values)
+    return (interval[1] - interval[0]) / (2 * middle) if middle else 0.0

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dse.profiling.stats import median, median_interval, relative_half_width
+
+times = st.lists(st.integers(0, 10**10), min_size=1, max_size=60)
+
+
+@given(times)
+def test_median_is_the_usual_one(values: list[int]) -> None:
+    assert abs(median(values) - statistics.median(values)) <= 0.5
+
+
+def test_no_values() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        median([])
+    assert median_interval([]) is None
+
+
+@given(times)
+def test_interval_encloses_the_median_and_ignores_order(values: list[int]) -> None:
+    interval = median_interval(values)
+    if len(values) < 6:
+        assert interval is None
+        return
+    assert interval is not None
+    assert interval[0] <= median(values) <= interval[1]
+    assert median_interval(sorted(values, reverse=True)) == interval
+
+
+@pytest.mark.parametrize(("n", "rank"), [(6, 0), (8, 0), (9, 1), (10, 1), (20, 5), (50, 17), (100, 39)])
+def test_ranks_of_the_binomial_table(n: int, rank: int) -> None:
+    assert median_interval(range(n)) == (rank, n - 1 - rank)
+    # Oracle: the probability that Bin(n, 1/2) lies in rank+1 .. n-rank-1 is the coverage.
+    coverage = sum(math.comb(n, k) for k in range(rank + 1, n - rank)) / 2**n
+    assert coverage >= 0.95
+    tighter = sum(math.comb(n, k) for k in range(rank + 2, n - rank - 1)) / 2**n
+    assert tighter < 0.95
+
+
+def test_coverage_on_a_skewed_distribution() -> None:
+    draw = random.Random(3)
+    true_median = math.exp(10)
+    hits = 0
+    for _ in range(400):
+        low, high = median_interval([round(draw.lognormvariate(10, 1)) for _ in range(11)]) or (0, 0)
+        hits += low <= true_median <= high
+    assert hits >= 0.93 * 400
+
+
+def test_half_width() -> None:
+    assert relative_half_width([90, 100, 110], (90, 110)) == pytest.approx(0.1)
+    assert relative_half_width([0, 0, 0], (0, 0)) == 0.0
