@@ -1,0 +1,157 @@
+"""Image inputs, and the operators on images without weights: pooling, padding, resizing.
+
+Images are (batch, height, width, channels).  Every function draws one operator and returns its
+output.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dse.flatbuffer.records import Options
+from dse.zoo import arithmetic
+from dse.zoo.arithmetic import Floats, Window
+from dse.zoo.builder import Builder
+from dse.zoo.convolutions import window_options
+from dse.zoo.draft import Array, DraftTensor
+
+
+def image_sample(net: Builder, shape: tuple[int, ...]) -> Array:
+    """Return a frame between -1 and 1, half smooth and half noise, so that both kinds of input fit."""
+    batch, height, width, channels = shape
+    noise = net.random("sample_noise", shape).astype(np.float64)
+    cells = net.random("sample_cells", (batch, 8, 8, channels)).astype(np.float64)
+    rows, columns = np.linspace(0, 7, height), np.linspace(0, 7, width)
+
+    def blend(values: Floats, at: Floats, axis: int) -> Floats:
+        low = np.minimum(at.astype(int), 6)
+        share = (at - low).reshape([-1 if dim == axis else 1 for dim in range(4)])
+        return np.asarray(values.take(low, axis) * (1 - share) + values.take(low + 1, axis) * share)
+
+    return 0.5 * noise + 0.5 * blend(blend(cells, rows, 1), columns, 2)
+
+
+def image_input(net: Builder, name: str, height: int, width: int, channels: int) -> DraftTensor:
+    """Add a float image input with values that are meant to lie between -1 and 1."""
+    shape = (1, height, width, channels)
+    sample = image_sample(net, shape) if net.sampled else None
+    return net.add_input(name, shape, sample=sample)
+
+
+def max_pool(
+    net: Builder, x: DraftTensor, kernel: int, stride: int, *, name: str, padding: str = "SAME"
+) -> DraftTensor:
+    """Take the maximum of each window."""
+    return _pool(net, "MAX_POOL_2D", x, Window(kernel, stride, padding), name)
+
+
+def average_pool(
+    net: Builder, x: DraftTensor, kernel: int, stride: int, *, name: str, padding: str = "SAME"
+) -> DraftTensor:
+    """Take the mean of each window; padding does not count."""
+    return _pool(net, "AVERAGE_POOL_2D", x, Window(kernel, stride, padding), name)
+
+
+def _pool(net: Builder, op: str, x: DraftTensor, window: Window, name: str) -> DraftTensor:
+    height, width = (window.out_size(size) for size in x.shape[1:3])
+    pool = arithmetic.max_pool if op == "MAX_POOL_2D" else arithmetic.average_pool
+    return net.emit(
+        op,
+        [x],
+        name,
+        (x.shape[0], height, width, x.shape[3]),
+        options=Options(
+            "Pool2DOptions",
+            {
+                **window_options(window, "NONE"),
+                "filter_width": window.kernel,
+                "filter_height": window.kernel,
+            },
+        ),
+        evaluate=lambda image: pool(image, window),
+    )
+
+
+def global_mean(net: Builder, x: DraftTensor, *, name: str) -> DraftTensor:
+    """Average each channel over the image: (batch, height, width, channels) -> (batch, channels)."""
+    return net.emit(
+        "MEAN",
+        [x, net.constant((1, 2), f"{name}/axes", np.int32)],
+        name,
+        (x.shape[0], x.shape[3]),
+        options=Options("ReducerOptions", {"keep_dims": False}),
+        evaluate=lambda image, _: image.mean(axis=(1, 2)),
+    )
+
+
+def pad(net: Builder, x: DraftTensor, before: int, after: int, *, name: str) -> DraftTensor:
+    """Put zeros around the image."""
+    pads = ((0, 0), (before, after), (before, after), (0, 0))
+    extra = before + after
+    return net.emit(
+        "PAD",
+        [x, net.constant(pads, f"{name}/paddings", np.int32)],
+        name,
+        (x.shape[0], x.shape[1] + extra, x.shape[2] + extra, x.shape[3]),
+        options=Options("PadOptions", {}),
+        evaluate=lambda image, _: np.pad(image, pads),
+    )
+
+
+def resize_nearest(net: Builder, x: DraftTensor, factor: int, *, name: str) -> DraftTensor:
+    """Enlarge an image by repeating its pixels."""
+    height, width = x.shape[1] * factor, x.shape[2] * factor
+    return net.emit(
+        "RESIZE_NEAREST_NEIGHBOR",
+        [x, net.constant((height, width), f"{name}/size", np.int32)],
+        name,
+        (x.shape[0], height, width, x.shape[3]),
+        options=Options(
+            "ResizeNearestNeighborOptions", {"align_corners": False, "half_pixel_centers": False}
+        ),
+        evaluate=lambda image, _: image.repeat(factor, axis=1).repeat(factor, axis=2),
+    )
+
+
+def resize_bilinear(net: Builder, x: DraftTensor, factor: int, *, name: str) -> DraftTensor:
+    """Enlarge an image by interpolating linearly between pixel centres."""
+    height, width = x.shape[1] * factor, x.shape[2] * factor
+
+    def stretch(image: Floats, axis: int) -> Floats:
+        size = image.shape[axis]
+        at = np.clip((np.arange(size * factor) + 0.5) / factor - 0.5, 0, size - 1)
+        low = at.astype(int)
+        high = np.minimum(low + 1, size - 1)
+        share = (at - low).reshape([-1 if dim == axis else 1 for dim in range(4)])
+        return np.asarray(image.take(low, axis) * (1 - share) + image.take(high, axis) * share)
+
+    return net.emit(
+        "RESIZE_BILINEAR",
+        [x, net.constant((height, width), f"{name}/size", np.int32)],
+        name,
+        (x.shape[0], height, width, x.shape[3]),
+        options=Options("ResizeBilinearOptions", {"align_corners": False, "half_pixel_centers": True}),
+        version=3,  # the first version with half_pixel_centers
+        evaluate=lambda image, _: stretch(stretch(image, 1), 2),
+    )
+
+
+def local_response_normalization(
+    net: Builder, x: DraftTensor, *, radius: int, bias: float, alpha: float, beta: float, name: str
+) -> DraftTensor:
+    """Divide by a power of the energy in the neighbouring ``2 radius + 1`` channels.
+
+    References
+    ----------
+    A. Krizhevsky, I. Sutskever, G. E. Hinton: ImageNet Classification with Deep Convolutional Neural
+    Networks, NIPS 2012, section 3.3.
+    """
+    settings = {"bias": bias, "alpha": alpha, "beta": beta}
+    return net.emit(
+        "LOCAL_RESPONSE_NORMALIZATION",
+        [x],
+        name,
+        x.shape,
+        options=Options("LocalResponseNormalizationOptions", {"radius": radius, **settings}),
+        evaluate=lambda image: arithmetic.local_response_normalization(image, radius=radius, **settings),
+    )

@@ -1,0 +1,81 @@
+"""MobileNets: depthwise separable convolutions, without and with inverted residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dse.zoo.builder import Builder
+from dse.zoo.convolutions import conv2d, depthwise_conv2d
+from dse.zoo.draft import Draft, DraftTensor
+from dse.zoo.images import global_mean, image_input
+from dse.zoo.vectors import add, fully_connected, softmax
+
+# Deviation of the logits: the classes' probabilities differ, and move with the input.
+LOGIT_GAIN = 3.0
+
+# (expansion, channels, repeats, stride of the first) - table 2 of the MobileNetV2 paper.
+INVERTED_RESIDUALS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+def scaled_channels(channels: int, width_percent: int) -> int:
+    """Return channels times a width multiplier, as a multiple of 8 that is at most 10 % too small."""
+    wanted = channels * width_percent / 100
+    rounded = max(8, int(wanted + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * wanted else rounded
+
+
+def classifier(net: Builder, x: DraftTensor, classes: int) -> DraftTensor:
+    """Draw what all image classifiers end with: global mean, one matrix, softmax."""
+    pooled = global_mean(net, x, name="head/pool")
+    logits = fully_connected(net, pooled, classes, name="head/logits", gain=LOGIT_GAIN)
+    return softmax(net, logits, name="head/probabilities")
+
+
+def draw_mobilenet_v2(parameters: Mapping[str, int], seed: int) -> Draft:
+    """Draw MobileNetV2 as published: 17 blocks, ReLU6, linear bottlenecks.
+
+    Parameters
+    ----------
+    parameters
+        ``size`` of the square image, ``width`` multiplier in percent, ``classes``.
+    seed
+        Seed of the weights.
+
+    References
+    ----------
+    M. Sandler et al.: MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018.
+    """
+    size, width, classes = parameters["size"], parameters["width"], parameters["classes"]
+    net = Builder("mobilenet_v2", f"MobileNetV2 {width / 100:g} at {size}", seed=seed, sampled=True)
+    x = image_input(net, "image", size, size, 3)
+    x = conv2d(net, x, scaled_channels(32, width), 3, stride=2, activation="RELU6", name="stem/conv")
+    block = 0
+    for expansion, channels, repeats, first_stride in INVERTED_RESIDUALS:
+        for repeat in range(repeats):
+            with net.scope(f"block_{block}"):
+                stride = first_stride if repeat == 0 else 1
+                x = _inverted_residual(net, x, expansion, scaled_channels(channels, width), stride)
+            block += 1
+    # The last layer does not shrink with the width multiplier (section 6.1 of the paper).
+    last = scaled_channels(1280, max(width, 100))
+    x = conv2d(net, x, last, 1, activation="RELU6", name="head/conv")
+    return net.finish([classifier(net, x, classes)])
+
+
+def _inverted_residual(
+    net: Builder, x: DraftTensor, expansion: int, channels: int, stride: int
+) -> DraftTensor:
+    y = x
+    if expansion > 1:
+        y = conv2d(net, y, x.shape[3] * expansion, 1, activation="RELU6", name="expand")
+    y = depthwise_conv2d(net, y, 3, stride=stride, activation="RELU6", name="depthwise")
+    y = conv2d(net, y, channels, 1, name="project")
+    return add(net, x, y, name="add") if x.shape == y.shape else y

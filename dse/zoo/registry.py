@@ -1,0 +1,198 @@
+"""The architectures by name: what there is, with which parameters, and how to get a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from dse.errors import InputError
+from dse.files import write_bytes
+from dse.flatbuffer import records
+from dse.zoo.assemble import assemble
+from dse.zoo.bert import bert_macs, draw_bert_encoder
+from dse.zoo.draft import Draft
+from dse.zoo.mobilenet import draw_mobilenet_v2
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A whole number that shapes an architecture.
+
+    Parameters
+    ----------
+    default
+        Value when the user gives none: the published one.
+    low, high
+        Smallest and largest value accepted.
+    meaning
+        One line for people.
+    """
+
+    default: int
+    low: int
+    high: int
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class ZooEntry:
+    """An architecture.
+
+    Parameters
+    ----------
+    name
+        As on the command line.
+    description
+        One line for people.
+    settings
+        Its parameters.
+    source
+        The publication that defines it.
+    draw
+        Draws it: ``draw(parameters, seed)`` with all parameters given and in range.
+    published_macs
+        Multiply-accumulates that ``macs_source`` states for the default parameters, often rounded;
+        None where the formula ``macs`` is the reference.
+    published_parameters
+        Trained values, stated likewise.
+    macs_source
+        Where these figures stand.
+    macs
+        Exact multiply-accumulates by a closed formula, where there is one.
+    """
+
+    name: str
+    description: str
+    settings: Mapping[str, Parameter]
+    source: str
+    draw: Callable[[Mapping[str, int], int], Draft]
+    published_macs: int | None = None
+    published_parameters: int | None = None
+    macs_source: str = ""
+    macs: Callable[[Mapping[str, int]], int] | None = None
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The defaults."""
+        return {key: setting.default for key, setting in self.settings.items()}
+
+
+def _image(size: int, classes: int = 1000, smallest: int = 32) -> dict[str, Parameter]:
+    return {
+        "size": Parameter(size, smallest, 1024, "height and width of the image"),
+        "classes": Parameter(classes, 2, 100_000, "number of classes"),
+    }
+
+
+_WIDTH = Parameter(100, 10, 400, "width multiplier in percent")
+
+_ENTRIES = (
+    ZooEntry(
+        name="mobilenet_v2",
+        description="image classifier: inverted residuals, ReLU6",
+        settings={**_image(224), "width": _WIDTH},
+        source="Sandler et al.: MobileNetV2, CVPR 2018",
+        draw=draw_mobilenet_v2,
+        published_macs=300_000_000,
+        published_parameters=3_400_000,
+        macs_source="the paper, table 4",
+    ),
+    ZooEntry(
+        name="bert_encoder",
+        description="text encoder: self-attention over a sequence of token numbers",
+        settings={
+            "hidden": Parameter(768, 2, 16_384, "H, features per token"),
+            "sequence": Parameter(128, 1, 8_192, "S, tokens"),
+            "layers": Parameter(4, 1, 96, "L, encoder layers"),
+            "heads": Parameter(8, 1, 256, "A, attention heads; divides hidden"),
+            "intermediate": Parameter(3072, 1, 65_536, "I, features inside the feed-forward part"),
+            "vocab": Parameter(2048, 2, 1_000_000, "rows of the token table (published: 30522)"),
+            "mask": Parameter(0, 0, 1, "1: a second input that is 0 for padding"),
+        },
+        source="Devlin et al.: BERT, NAACL 2019",
+        draw=draw_bert_encoder,
+        macs_source="L (4 S H^2 + 2 S^2 H + 2 S H I), the matrix products of the paper's encoder",
+        macs=bert_macs,
+    ),
+)
+
+ZOO: Mapping[str, ZooEntry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
+"""All architectures by name."""
+
+
+def resolve(name: str, parameters: Mapping[str, int] | None = None) -> tuple[ZooEntry, dict[str, int]]:
+    """Find an architecture and complete its parameters.
+
+    Raises
+    ------
+    InputError
+        Unknown name or parameter, or a value out of range; the message lists what there is.
+    """
+    entry = ZOO.get(name)
+    if entry is None:
+        raise InputError(f"no architecture named {name!r} in the zoo; there are: {', '.join(ZOO)}")
+    complete = entry.parameters
+    for key, value in (parameters or {}).items():
+        setting = entry.settings.get(key)
+        if setting is None:
+            raise InputError(f"{name} has no parameter {key!r}; it has: {', '.join(entry.settings)}")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InputError(f"{name}: {key} must be a whole number, got {value!r}")
+        if not setting.low <= value <= setting.high:
+            raise InputError(
+                f"{name}: {key} must be between {setting.low} and {setting.high}, got {value}; "
+                f"it is: {setting.meaning}"
+            )
+        complete[key] = value
+    return entry, complete
+
+
+def draw(name: str, parameters: Mapping[str, int] | None = None, seed: int = 0) -> Draft:
+    """Draw an architecture: the form before the file, with its sample frame.
+
+    Raises
+    ------
+    InputError
+        See ``resolve``; also for a negative seed.
+    """
+    entry, complete = resolve(name, parameters)
+    if seed < 0:
+        raise InputError(f"the seed must not be negative, got {seed}")
+    return entry.draw(complete, seed)
+
+
+def build(name: str, parameters: Mapping[str, int] | None = None, seed: int = 0) -> records.Model:
+    """Build an architecture with seeded random weights.
+
+    Parameters
+    ----------
+    name
+        A key of ``ZOO``.
+    parameters
+        Values other than the defaults.
+    seed
+        Seed of the weights: the same seed gives the same bytes.
+
+    Raises
+    ------
+    InputError
+        Unknown name or parameter, or a value out of range.
+    """
+    return assemble(draw(name, parameters, seed))
+
+
+def build_file(name: str, path: Path, parameters: Mapping[str, int] | None = None, seed: int = 0) -> None:
+    """Build an architecture and write it as a ``.tflite`` file, atomically.
+
+    Raises
+    ------
+    InputError
+        Unknown name or parameter, a value out of range, or no such folder.
+    """
+    from dse.flatbuffer.encode import encode
+
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
+    write_bytes(path, encode(build(name, parameters, seed)))
