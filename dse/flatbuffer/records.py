@@ -2,7 +2,9 @@
 
 Field names and meanings are those of the public TensorFlow Lite schema (schema.fbs); defaults are
 the schema's.  ``decode`` builds these from bytes after checking them, ``encode`` writes them.
-Large data is never copied: ``Buffer.data`` is a view into the file.
+Large data is never copied: ``Buffer.data`` is a view into the file; numeric vectors longer than 4096
+elements are typed views too, shorter ones tuples.  ``unknown`` marks a table with fields that the
+schema known here does not have: it can be read, but not written without loss, so writing refuses it.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class Buffer:
 
     data: Data | None = None
     external: bool = False
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class OperatorCode:
     builtin_code: int
     custom_code: str | None = None
     version: int = 1
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Quantization:
     zero_point: tuple[int, ...] | None = None
     details: Options | None = None
     quantized_dimension: int = 0
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class Tensor:
     shape_signature: tuple[int, ...] | None = None
     has_rank: bool = False
     variant_tensors: tuple[Options, ...] | None = None
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,7 @@ class Operator:
     mutating_variable_inputs: tuple[bool, ...] | None = None
     intermediates: tuple[int, ...] | None = None
     debug_metadata_index: int = -1
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,7 @@ class SubGraph:
     operators: tuple[Operator, ...] = ()
     name: str | None = None
     debug_metadata_index: int = -1
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +151,4 @@ class Model:
     version: int = 3
     metadata: tuple[Metadata, ...] = ()
     signature_defs: tuple[SignatureDef, ...] = ()
+    unknown: bool = False
