@@ -1,0 +1,153 @@
+"""The process of one lane (``python -m dse.pipeline.lane``); the parent is ``supervise``.
+
+Requests, all answered with one object; a failure that has a name of its own in the parent comes as
+``{"failed": {"kind", "message"}}``:
+
+``build``    ``plan`` (JSON form), ``lane``, ``frames`` (.npz), ``status`` (shared file), ``queue_depth``
+``collect``  ``n_frames``, ``path``: outputs of the first frames as .npz
+``run``      ``n_frames`` and/or ``seconds``, ``in_flight``, ``start_ns``, ``path``: time stamps as .npy
+``affinity`` read all masks back
+``memory``   resident size now and at its peak
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dse.devices.serving import serve
+from dse.errors import AffinityError, DeviceError, DseError, InputError, RuntimeRefusedError
+from dse.pipeline.affinity import ThreadRecord
+from dse.pipeline.engine import Array
+from dse.pipeline.plan import PipelinePlan
+from dse.pipeline.runner import N_TIMES, LaneRunner, StageFailedError
+
+KINDS: dict[str, type[DseError]] = {
+    "affinity": AffinityError,
+    "input": InputError,
+    "refused": RuntimeRefusedError,
+    "stage": DeviceError,
+}
+"""Errors of a lane that the parent raises again as what they are."""
+
+
+class _Lane:
+    """State of the process: the lane once it is built."""
+
+    def __init__(self) -> None:
+        self._runner: LaneRunner | None = None
+
+    @property
+    def runner(self) -> LaneRunner:
+        if self._runner is None:
+            raise DeviceError("the lane is not built yet")
+        return self._runner
+
+    def build(self, request: dict[str, Any]) -> dict[str, Any]:
+        plan = PipelinePlan.from_json(request["plan"])
+        lane = plan.lanes[int(request["lane"])]
+        before = _memory()
+        self._runner = LaneRunner(
+            lane,
+            plan.inputs,
+            plan.outputs,
+            load_frames(Path(request["frames"])),
+            queue_depth=int(request["queue_depth"]),
+            status=_status(Path(request["status"]), len(lane.stages)),
+        )
+        return {
+            "first_invoke_ns": list(self._runner.first_invoke_ns),
+            "threads": _threads(self._runner.affinity),
+            "before": before,
+            **_memory(),
+        }
+
+    def collect(self, request: dict[str, Any]) -> dict[str, Any]:
+        frames = self.runner.collect(int(request["n_frames"]))
+        save_frames(Path(request["path"]), frames)
+        return {"n_frames": len(frames)}
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        times, n_frames = self.runner.run(
+            n_frames=request.get("n_frames"),
+            seconds=request.get("seconds"),
+            in_flight=request.get("in_flight"),
+            start_ns=request.get("start_ns"),
+        )
+        n_stages = len(self.runner.nodes)
+        stamps = np.frombuffer(times, np.int64, n_frames * n_stages * N_TIMES)
+        np.save(Path(request["path"]), stamps.reshape(n_frames, n_stages, N_TIMES), allow_pickle=False)
+        return {"n_frames": n_frames, "threads": _threads(self.runner.check_affinity()), **_memory()}
+
+    def affinity(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"threads": _threads(self.runner.check_affinity())}
+
+    def memory(self, request: dict[str, Any]) -> dict[str, Any]:
+        return _memory()
+
+
+def save_frames(path: Path, frames: list[tuple[Array, ...]]) -> None:
+    """Write frames as one stacked array per tensor."""
+    columns = {f"tensor_{at}": np.stack(values) for at, values in enumerate(zip(*frames))}
+    np.savez(path, **columns)  # type: ignore[arg-type]
+
+
+def load_frames(path: Path) -> list[tuple[Array, ...]]:
+    """Read what ``save_frames`` wrote."""
+    with np.load(path, allow_pickle=False) as stored:
+        columns = [stored[f"tensor_{at}"] for at in range(len(stored.files))]
+    return list(zip(*columns))
+
+
+def _status(path: Path, n_stages: int) -> memoryview:
+    with path.open("r+b") as stream:
+        return memoryview(mmap.mmap(stream.fileno(), 16 * n_stages)).cast("q")
+
+
+def _threads(records: tuple[ThreadRecord, ...]) -> list[dict[str, Any]]:
+    return [asdict(record) for record in records]
+
+
+def _memory() -> dict[str, int]:
+    """Resident bytes of this process: now, at the peak, and its fair share of shared pages."""
+    found = {"rss_bytes": 0, "peak_rss_bytes": 0, "pss_bytes": 0}
+    names = {"VmRSS:": "rss_bytes", "VmHWM:": "peak_rss_bytes", "Pss:": "pss_bytes"}
+    for path in (Path("/proc/self/status"), Path("/proc/self/smaps_rollup")):
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, *rest = line.split()
+            if name in names:
+                found[names[name]] = int(rest[0]) * 1024
+    return found
+
+
+def _named(handler: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def handle(request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return handler(request)
+        except StageFailedError as error:
+            return {"failed": {"kind": "stage", "message": str(error)}}
+        except DseError as error:
+            kind = next((name for name, form in KINDS.items() if isinstance(error, form)), "stage")
+            return {"failed": {"kind": kind, "message": str(error)}}
+
+    return handle
+
+
+def main() -> None:
+    """Answer requests until standard input closes."""
+    lane = _Lane()
+    handlers = (lane.build, lane.collect, lane.run, lane.affinity, lane.memory)
+    serve({handler.__name__: _named(handler) for handler in handlers})
+
+
+if __name__ == "__main__":
+    main()

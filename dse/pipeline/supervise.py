@@ -1,0 +1,393 @@
+"""A running pipeline, seen from outside: starts the lanes, watches them, ends them.
+
+A lane that dies, hangs or fails ends the whole pipeline with an error that says which lane and
+stage, how, and what had been delivered; nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import selectors
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dse.devices.child import Child
+from dse.errors import (
+    ChildTimeoutError,
+    DeviceError,
+    DseError,
+    PlatformError,
+)
+from dse.pipeline.affinity import ThreadRecord
+from dse.pipeline.engine import Array
+from dse.pipeline.lane import KINDS, load_frames, save_frames
+from dse.pipeline.plan import LanePlan, PipelinePlan
+from dse.pipeline.timeline import LaneTimes, Stamps, lane_times
+
+BUILD_TIMEOUT_S = 180.0
+STALL_S = 4.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class LaneMemory:
+    """Resident memory of a lane's process: at its peak, its fair share now, and before the model."""
+
+    peak_rss_bytes: int
+    pss_bytes: int
+    empty_rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRun:
+    """One lane in one run: raw time stamps, and masks read back afterwards."""
+
+    stamps: Stamps
+    threads: tuple[ThreadRecord, ...]
+    memory: LaneMemory
+
+    @property
+    def n_frames(self) -> int:
+        """Frames made, warm-up included."""
+        return len(self.stamps)
+
+
+class Pipeline:
+    """A plan's lanes, built and ready; use as a context manager.
+
+    Parameters
+    ----------
+    plan
+        What to run.
+    frames
+        Prepared frames: per frame one array per input of the model.
+    queue_depth
+        Frames that may wait in front of a stage.
+    stall_s
+        A lane in which nothing moves for this long (and for ten times its slowest stage) is stuck.
+
+    Raises
+    ------
+    PlatformError
+        The plan wants cores that this process may not use.
+    InputError, RuntimeRefusedError, AffinityError, ChildDiedError, ChildTimeoutError
+        On entering: a lane can not be built; the message names plan, lane and stage.
+    """
+
+    def __init__(
+        self,
+        plan: PipelinePlan,
+        frames: Sequence[Sequence[Array]],
+        *,
+        queue_depth: int = 2,
+        stall_s: float = STALL_S,
+    ) -> None:
+        self.plan = plan
+        self._frames = [tuple(frame) for frame in frames]
+        self._queue_depth = queue_depth
+        self._stall_s = stall_s
+        self._children: list[Child] = []
+        self._status: list[memoryview] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._memory_before: list[int] = []
+        self.slowest_ns = 0
+        self.threads: tuple[tuple[ThreadRecord, ...], ...] = ()
+        self.memory: tuple[LaneMemory, ...] = ()
+
+    def __enter__(self) -> Pipeline:
+        available = os.sched_getaffinity(0)
+        missing = [core for core in self.plan.cores if core not in available]
+        if missing:
+            raise PlatformError(
+                f"plan {self.plan.name!r} wants cores {missing}, but this process may only use "
+                f"{sorted(available)} (affinity mask)"
+            )
+        if not self._frames:
+            raise DeviceError(f"plan {self.plan.name!r}: expected at least one frame to run")
+        self._folder = tempfile.TemporaryDirectory(prefix="dse-pipeline-")
+        try:
+            self._build()
+        except BaseException:
+            self.close(kill=True)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(kill=kind is not None)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process of each lane."""
+        return tuple(child.pid for child in self._children)
+
+    @property
+    def delivered(self) -> tuple[int, ...]:
+        """Frames that each lane has finished in the current (or last) run."""
+        return tuple(
+            min(status[2 * final + 1] for final in final_stages(lane, self.plan))
+            for lane, status in zip(self.plan.lanes, self._status)
+        )
+
+    def close(self, kill: bool = False) -> None:
+        """End the lanes and remove the temporary folder; safe to call twice."""
+        for child in self._children:
+            if kill:
+                child.kill()
+        for child in self._children:
+            child.close()
+        self._children = []
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def collect(self, n_frames: int) -> tuple[list[tuple[Array, ...]], ...]:
+        """Run the first frames through every lane; return each lane's outputs, in order."""
+        paths = [self._path(f"outputs-{lane}.npz") for lane in range(len(self.plan.lanes))]
+        requests = [{"command": "collect", "n_frames": n_frames, "path": str(path)} for path in paths]
+        self._ask(requests, BUILD_TIMEOUT_S, "running frames")
+        found = tuple(load_frames(path) for path in paths)
+        for path in paths:
+            path.unlink()
+        return found
+
+    def run(
+        self,
+        *,
+        n_frames: int | None = None,
+        seconds: float | None = None,
+        in_flight: int | None = None,
+        one_lane: int | None = None,
+    ) -> tuple[LaneRun, ...]:
+        """Run all lanes at full speed, starting together.
+
+        Parameters
+        ----------
+        n_frames, seconds
+            Per lane: stop at whichever comes first.
+        in_flight
+            Most frames inside a lane: 1 measures the latency of an empty lane.
+        one_lane
+            Run only this lane.
+
+        Raises
+        ------
+            A lane died, stalled or failed.  All lanes are ended.
+        """
+        start_ns = time.monotonic_ns() + 50_000_000
+        lanes = range(len(self.plan.lanes)) if one_lane is None else (one_lane,)
+        requests: dict[int, dict[str, Any]] = {
+            lane: {
+                "command": "run",
+                "n_frames": n_frames,
+                "seconds": seconds,
+                "in_flight": in_flight,
+                "start_ns": start_ns,
+                "path": str(self._path(f"stamps-{lane}.npy")),
+            }
+            for lane in lanes
+        }
+        limit = None if seconds is None else seconds + BUILD_TIMEOUT_S
+        answers = self._ask([requests.get(lane) for lane in range(len(self.plan.lanes))], limit, "measuring")
+        runs = []
+        for lane, answer in answers.items():
+            path = Path(requests[lane]["path"])
+            stamps = np.load(path, allow_pickle=False)
+            path.unlink()
+            runs.append(LaneRun(stamps, read_threads(answer["threads"]), self._lane_memory(lane, answer)))
+        return tuple(runs)
+
+    def times(
+        self, runs: Sequence[LaneRun], window_ns: tuple[int, int] | None = None
+    ) -> tuple[LaneTimes, ...]:
+        """Turn the time stamps of a run of all lanes into figures.
+
+        Raises
+        ------
+        DeviceError
+            Too few frames in the window; names the plan.
+        """
+        found = []
+        for lane, run in zip(self.plan.lanes, runs):
+            try:
+                found.append(figures(lane, self.plan, run.stamps, window_ns))
+            except DeviceError as error:
+                raise DeviceError(f"plan {self.plan.name!r}: {error}") from None
+        return tuple(found)
+
+    def check_affinity(self) -> tuple[tuple[ThreadRecord, ...], ...]:
+        """Read the mask of every thread of every lane back again."""
+        answers = self._ask([{"command": "affinity"}] * len(self.plan.lanes), 10.0, "reading masks back")
+        return tuple(read_threads(answer["threads"]) for answer in answers.values())
+
+    def _build(self) -> None:
+        frames = self._path("frames.npz")
+        save_frames(frames, self._frames)
+        threads, memory = [], []
+        for lane, stages in enumerate(self.plan.lanes):
+            status = self._path(f"status-{lane}")
+            status.write_bytes(bytes(16 * len(stages.stages)))
+            with status.open("r+b") as stream:
+                self._status.append(memoryview(mmap.mmap(stream.fileno(), 0)).cast("q"))
+            name = f"lane {lane} of plan {self.plan.name!r}"
+            self._children.append(
+                Child("dse.pipeline.lane", log_path=self._path(f"lane-{lane}.log"), name=name)
+            )
+            request = {
+                "command": "build",
+                "plan": self.plan.to_json(),
+                "lane": lane,
+                "frames": str(frames),
+                "status": str(status),
+                "queue_depth": self._queue_depth,
+            }
+            answer = self._ask([None] * lane + [request], BUILD_TIMEOUT_S, "building the stages")[lane]
+            self.slowest_ns = max(self.slowest_ns, *answer["first_invoke_ns"])
+            self._memory_before.append(int(answer["before"]["rss_bytes"]))
+            threads.append(read_threads(answer["threads"]))
+            memory.append(self._lane_memory(lane, answer))
+        self.threads, self.memory = tuple(threads), tuple(memory)
+
+    def _lane_memory(self, lane: int, answer: Mapping[str, Any]) -> LaneMemory:
+        return LaneMemory(int(answer["peak_rss_bytes"]), int(answer["pss_bytes"]), self._memory_before[lane])
+
+    def _path(self, name: str) -> Path:
+        if self._folder is None:
+            raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
+        return Path(self._folder.name) / name
+
+    def _ask(
+        self, requests: Sequence[Mapping[str, Any] | None], timeout_s: float | None, doing: str
+    ) -> dict[int, dict[str, Any]]:
+        """Send each lane its request (None: leave it alone) and wait for all answers.
+
+        On any failure all lanes are ended before the error is raised.
+        """
+        if not self._children:
+            raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
+        try:
+            for status in self._status:
+                status[:] = memoryview(bytes(8 * len(status))).cast("q")
+            for child, request in zip(self._children, requests):
+                if request is not None:
+                    child.send(request)
+            return self._gather([n for n, r in enumerate(requests) if r is not None], timeout_s, doing)
+        except DseError as error:
+            lost = self._lost(doing)
+            self.close(kill=True)
+            raise type(error)(f"{error}{lost}") from None
+        except BaseException:
+            self.close(kill=True)
+            raise
+
+    def _gather(self, lanes: Sequence[int], timeout_s: float | None, doing: str) -> dict[int, dict[str, Any]]:
+        answers: dict[int, dict[str, Any]] = {}
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        stall = _StallWatch(max(self._stall_s, 10 * self.slowest_ns / 1e9))
+        with selectors.DefaultSelector() as selector:
+            # Idle lanes are watched too: their death is noticed at once.
+            for lane, child in enumerate(self._children):
+                selector.register(child.fileno(), selectors.EVENT_READ, lane)
+            while len(answers) < len(lanes):
+                for key, _ in selector.select(_POLL_S):
+                    lane = key.data
+                    answer = self._children[lane].receive(STALL_S, doing)
+                    if "failed" in answer:
+                        kind = KINDS.get(answer["failed"]["kind"], DeviceError)
+                        raise kind(f"{self._children[lane].name}: {answer['failed']['message']}")
+                    answers[lane] = answer
+                if doing == "building the stages":
+                    if deadline is not None and time.monotonic() > deadline:
+                        raise ChildTimeoutError(
+                            f"{self._children[lanes[0]].name}: the stages were not built "
+                            f"within {timeout_s:.0f} s"
+                        )
+                    continue
+                for lane in lanes:
+                    if lane not in answers and stall.stuck(lane, tuple(self._status[lane])):
+                        raise ChildTimeoutError(self._stuck_text(lane, stall.limit_s, doing))
+        return answers
+
+    def _stuck_text(self, lane: int, limit_s: float, doing: str) -> str:
+        status = self._status[lane]
+        stages = self.plan.lanes[lane].stages
+        inside = [
+            f"{stage.name} is inside frame {status[2 * n + 1]}"
+            for n, stage in enumerate(stages)
+            if status[2 * n] > status[2 * n + 1]
+        ]
+        what = "; ".join(inside) or "no stage is inside a frame"
+        tail = self._children[lane]._log_tail()
+        return f"{self._children[lane].name}: nothing moved for {limit_s:.1f} s while {doing}: {what}.{tail}"
+
+    def _lost(self, doing: str) -> str:
+        if doing == "building the stages":
+            return ""
+        counts = ", ".join(f"lane {lane}: {n}" for lane, n in enumerate(self.delivered))
+        return (
+            f"\n  Frames delivered before that: {counts}.  All lanes were ended; this run's figures are lost."
+        )
+
+
+class _StallWatch:
+    """Notices that a lane's counters have stood still for too long."""
+
+    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit_s = limit_s
+        self._clock = clock
+        self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
+
+    def stuck(self, lane: int, counters: tuple[int, ...]) -> bool:
+        before = self._seen.get(lane)
+        if before is None or before[0] != counters:
+            self._seen[lane] = (counters, self._clock())
+            return False
+        return self._clock() - before[1] > self.limit_s
+
+
+def entering_stages(lane: LanePlan) -> tuple[int, ...]:
+    """Stages that read an input of the model."""
+    return tuple(n for n in range(len(lane.stages)) if None in lane.sources(n)) or (0,)
+
+
+def final_stages(lane: LanePlan, plan: PipelinePlan) -> tuple[int, ...]:
+    """Stages that make an output of the model."""
+    producer = lane.producer
+    made = {producer[port.tensor] for port in plan.outputs if port.tensor in producer}
+    return tuple(sorted(made)) or (len(lane.stages) - 1,)
+
+
+def figures(
+    lane: LanePlan, plan: PipelinePlan, stamps: Stamps, window_ns: tuple[int, int] | None = None
+) -> LaneTimes:
+    """Turn one lane's time stamps into figures (see ``timeline.lane_times``)."""
+    names = [stage.name for stage in lane.stages]
+    return lane_times(
+        stamps,
+        names=names,
+        entering=entering_stages(lane),
+        finals=final_stages(lane, plan),
+        units=lane.units,
+        window_ns=window_ns,
+    )
+
+
+def read_threads(records: Sequence[Mapping[str, Any]]) -> tuple[ThreadRecord, ...]:
+    """Read thread records from their JSON form."""
+    return tuple(
+        ThreadRecord(str(r["stage"]), int(r["tid"]), str(r["role"]), _cores(r["wanted"]), _cores(r["got"]))
+        for r in records
+    )
+
+
+def _cores(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
