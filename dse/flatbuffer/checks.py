@@ -117,7 +117,8 @@ class _Checker:
                     continue
                 if index in producer:
                     self._fail(
-                        f"{where}: tensor {index} is made by operator {producer[index]} and again by {number} ({name})"
+                        f"{where}: tensor {index} is made by operator {producer[index]} "
+                        f"and again by {number} ({name})"
                     )
                 if index in inputs:
                     self._fail(
@@ -132,12 +133,11 @@ class _Checker:
         for number, index in used_before_made(subgraph, self._model):
             if index in producer:
                 self._fail(
-                    f"{where}: operator {number} uses tensor {index}, which only operator {producer[index]} makes: "
+                    f"{where}: operator {number} uses tensor {index}, "
+                    f"which only operator {producer[index]} makes: "
                     "operators must be stored in execution order without cycles"
                 )
-            self._warn(
-                f"{where}: a tensor is used that nothing makes; the runtime will read undefined memory"
-            )
+            self._warn(f"{where}: a tensor is used that nothing makes; its content is undefined")
 
     def _tensor(self, tensor: Tensor, n_tensors: int, where: str) -> None:
         self._index(tensor.buffer, len(self._model.buffers), where, "buffer")

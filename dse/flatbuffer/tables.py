@@ -189,7 +189,7 @@ class TableReader:
             self._need(start, length * size, f"a vector of {length} numbers")
             view = self._data[start : start + length * size]
             if view_above is not None and length >= view_above and sys.byteorder == "little":
-                return view if code == "B" else view.cast(code)
+                return view if code == "B" else view.cast(code)  # type: ignore[call-overload]
             if code == "B":
                 self._spend(length // 16, start)
                 return bytes(view)

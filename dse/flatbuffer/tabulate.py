@@ -54,7 +54,7 @@ def model_tables(model: Model) -> Options:
 def _known(record: Any, what: str) -> Any:
     if record.unknown:
         raise ModelError(
-            f"a {what} has fields that are newer than the schema known here, so it can not be written without loss"
+            f"a {what} has fields that are newer than the schema known here: it can not be written"
         )
     return record
 
