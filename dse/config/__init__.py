@@ -1,0 +1,22 @@
+"""Experiments and platforms from YAML: checked strictly, every fault told at once.
+
+``load_experiment``, ``experiment_for_model`` and ``load_platform`` read; ``json_schema`` describes
+the form; ``Experiment`` is what the rest of the product works with.
+"""
+
+from dse.config.experiment import Experiment, ModelFile, ZooModel, platform_data
+from dse.config.loading import check_pins, experiment_for_model, json_schema, load_experiment, load_platform
+from dse.config.pins import Pin
+
+__all__ = [
+    "Experiment",
+    "ModelFile",
+    "Pin",
+    "ZooModel",
+    "check_pins",
+    "experiment_for_model",
+    "json_schema",
+    "load_experiment",
+    "load_platform",
+    "platform_data",
+]

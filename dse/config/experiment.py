@@ -1,0 +1,188 @@
+"""The frozen experiment that the rest of the product works with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dse.config.models import (
+    ExperimentSection,
+    MeasureSection,
+    PlatformSection,
+    ProfileSection,
+    SearchSection,
+)
+from dse.config.pins import Pin
+from dse.platforms import Cluster, Link, Platform
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A .tflite file."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """For people and for folders."""
+        return self.path.stem
+
+
+@dataclass(frozen=True)
+class ZooModel:
+    """An architecture of the zoo, to be built with seeded weights."""
+
+    name: str
+    parameters: Mapping[str, int | float | str | bool]
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Which model, on which platform, and how the mapping is found.
+
+    Parameters
+    ----------
+    model
+        A file or an architecture of the zoo.
+    platform
+        As described, or None for this machine (to be detected).
+    profile, search, measure
+        Settings, see ``dse schema``.
+    pins
+        ``search.pins``, expanded.
+    name
+        Of the run folder.
+    output
+        Folder of the run folders.
+    cache_dir
+        Folder of measured costs, or None for the usual place.
+    seed
+        Of everything that draws numbers.
+    origin
+        Where the experiment was read, for messages.
+    """
+
+    model: ModelFile | ZooModel
+    platform: Platform | None
+    profile: ProfileSection
+    search: SearchSection
+    measure: MeasureSection
+    pins: tuple[Pin, ...]
+    name: str
+    output: Path
+    cache_dir: Path | None
+    seed: int
+    origin: str
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the experiment as plain data, every default written out; it can be loaded again."""
+        model: Any = (
+            str(self.model.path)
+            if isinstance(self.model, ModelFile)
+            else {"zoo": self.model.name, "parameters": dict(self.model.parameters), "seed": self.model.seed}
+        )
+        return {
+            "name": self.name,
+            "model": model,
+            "platform": "auto" if self.platform is None else platform_data(self.platform),
+            "profile": _plain(self.profile),
+            "search": _plain(self.search),
+            "measure": _plain(self.measure),
+            "output": str(self.output),
+            **({} if self.cache_dir is None else {"cache_dir": str(self.cache_dir)}),
+            "seed": self.seed,
+        }
+
+
+def _plain(section: ProfileSection | SearchSection | MeasureSection) -> dict[str, Any]:
+    data: dict[str, Any] = section.model_dump(mode="json", exclude_none=True)
+    return data
+
+
+def platform_data(platform: Platform) -> dict[str, Any]:
+    """Return a platform in the form of a platform file."""
+    clusters = []
+    for cluster in platform.clusters:
+        data = {key: value for key, value in asdict(cluster).items() if value not in (None, ())}
+        data["cores"] = list(data.pop("core_ids"))
+        if "threads" in data:
+            data["threads"] = list(data["threads"])
+        clusters.append({"name": data.pop("name"), "cores": data.pop("cores"), **data})
+    links = [
+        {key: value for key, value in asdict(link).items() if value is not None} for link in platform.links
+    ]
+    return {
+        "name": platform.name,
+        "clusters": clusters,
+        **({"links": links} if links else {}),
+        "overlap": platform.overlap,
+        **({} if platform.memory_bytes is None else {"memory_bytes": platform.memory_bytes}),
+    }
+
+
+def to_platform(section: PlatformSection) -> Platform:
+    """Build the platform that a file describes."""
+    return Platform(
+        name=section.name,
+        clusters=tuple(
+            Cluster(
+                name=cluster.name,
+                core_ids=cluster.cores,
+                kind=cluster.kind,
+                capacity=cluster.capacity,
+                max_hz=cluster.max_hz,
+                threads=tuple(sorted(cluster.threads)),
+                macs_per_s=cluster.macs_per_s,
+                bytes_per_s=cluster.bytes_per_s,
+                active_power_mw=cluster.active_power_mw,
+                idle_power_mw=cluster.idle_power_mw,
+                memory_bytes=cluster.memory_bytes,
+            )
+            for cluster in section.clusters
+        ),
+        links=tuple(
+            Link(link.source, link.target, link.setup_ns, link.bandwidth_bytes_per_s)
+            for link in section.links
+        ),
+        overlap=section.overlap,
+        memory_bytes=section.memory_bytes,
+    )
+
+
+def to_model(model: Any, base: Path) -> ModelFile | ZooModel:
+    """Build the model source of a section; paths count from ``base``."""
+    if isinstance(model, str):
+        return ModelFile(base / model)
+    return ZooModel(model.zoo, dict(model.parameters), model.seed)
+
+
+def to_experiment(
+    section: ExperimentSection,
+    *,
+    base: Path,
+    platform: Platform | None,
+    pins: tuple[Pin, ...],
+    default_name: str,
+    origin: str,
+) -> Experiment:
+    """Put the checked parts together; paths of models and cost tables count from ``base``."""
+    model = to_model(section.model, base)
+    profile = section.profile
+    if profile.costs is not None:
+        profile = profile.model_copy(update={"costs": base / profile.costs})
+    return Experiment(
+        model=model,
+        platform=platform,
+        profile=profile,
+        search=section.search,
+        measure=section.measure,
+        pins=pins,
+        name=section.name or default_name,
+        output=section.output,
+        cache_dir=section.cache_dir,
+        seed=section.seed,
+        origin=origin,
+    )

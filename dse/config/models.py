@@ -1,0 +1,353 @@
+"""The form of an experiment file and of a platform file, as pydantic models.
+
+Values are checked strictly: no text is taken for a number, and unknown keys are faults.
+``dse schema`` prints these models as JSON Schema for editors.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from dse.config.pins import PinError, expand, parse_numbers
+
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?)\s*({'|'.join(_UNITS)})")
+
+
+def expected(what: str) -> PydanticCustomError:
+    """Return a fault whose text becomes ``expected <what>, got ...``."""
+    return PydanticCustomError("expected", "expected {expected}", {"expected": what})
+
+
+def _whole(value: Any) -> Any:
+    """Let ``2.5e9`` be a whole number: YAML has no other way to write it shortly."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _size(value: Any) -> Any:
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value.strip())
+        if not found:
+            raise expected("bytes as a whole number, or with a unit such as '64 MiB'")
+        return round(float(found[1]) * _UNITS[found[2]])
+    return _whole(value)
+
+
+def _path(value: Any) -> Any:
+    if isinstance(value, str) and value.strip():
+        return Path(value)
+    if isinstance(value, Path):
+        return value
+    raise expected("a path")
+
+
+def _numbers(value: Any) -> Any:
+    try:
+        return parse_numbers(value)
+    except PinError as error:
+        raise expected(error.expected) from None
+
+
+def _numbers_text(value: Any) -> Any:
+    """Check the form only: ``{i}`` is replaced later."""
+    items = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(item, bool) or not isinstance(item, int | str) for item in items) or (
+        isinstance(value, tuple) and any(isinstance(item, str) for item in items)
+    ):
+        raise expected("numbers such as 2, 0-3 or [0, 1]")
+    return value
+
+
+def _layers(value: Any) -> Any:
+    items = value if isinstance(value, tuple) else (value,)
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, int | str):
+            raise expected("layer numbers, names or globs")
+    if not items:
+        raise expected("at least one layer")
+    return items
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    Field(ge=1),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{_SIZE.pattern}$"}]}
+    ),
+]
+PathText = Annotated[
+    Path, BeforeValidator(_path), PlainSerializer(str, return_type=str), WithJsonSchema({"type": "string"})
+]
+Numbers = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_numbers),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": r"^\d+(-\d+)?(,\s*\d+(-\d+)?)*$"},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}},
+            ]
+        }
+    ),
+]
+
+NumbersText = Annotated[
+    int | str | tuple[int, ...],
+    BeforeValidator(_numbers_text),
+    WithJsonSchema(
+        {"anyOf": [{"type": ["integer", "string"]}, {"type": "array", "items": {"type": "integer"}}]}
+    ),
+]
+Layers = Annotated[
+    tuple[str | int, ...],
+    BeforeValidator(_layers),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": ["string", "integer"]},
+                {"type": "array", "items": {"type": ["string", "integer"]}, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+class Section(BaseModel):
+    """Base of all parts of a file: strict, frozen, no unknown keys."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def _raise(self, faults: list[tuple[tuple[str | int, ...], str, Any]]) -> None:
+        """Raise one error with all faults, each (place, what was expected, what came)."""
+        if faults:
+            raise ValidationError.from_exception_data(
+                type(self).__name__,
+                [InitErrorDetails(type=expected(what), loc=loc, input=got) for loc, what, got in faults],
+            )
+
+
+class ClusterSection(Section):
+    """Identical cores that share a clock and a cache, or one accelerator."""
+
+    name: Annotated[str, Field(min_length=1, description="For example big, LITTLE, gpu.")]
+    cores: Annotated[Numbers, Field(min_length=1, description="Core numbers: 0-3, or [0, 1].")]
+    kind: Literal["cpu", "gpu", "npu"] = "cpu"
+    capacity: Annotated[Whole, Field(ge=1)] | None = Field(
+        None, description="Relative speed as the kernel tells it (1024: the fastest core)."
+    )
+    max_hz: Annotated[Whole, Field(ge=1)] | None = Field(None, description="Highest clock.")
+    threads: Annotated[Numbers, Field(description="Thread counts to consider; all of 1..n when empty.")] = ()
+    macs_per_s: Annotated[Whole, Field(ge=1)] | None = Field(
+        None, description="Multiply-accumulates per second of one core, for predictions."
+    )
+    bytes_per_s: Annotated[Whole, Field(ge=1)] | None = Field(
+        None, description="Bytes per second that one core moves, for predictions."
+    )
+    active_power_mw: Annotated[Whole, Field(ge=0)] | None = Field(None, description="Of one busy core.")
+    idle_power_mw: Annotated[Whole, Field(ge=0)] | None = Field(None, description="Of the idle cluster.")
+    memory_bytes: Size | None = Field(None, description="Memory of its own, when it has one.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ClusterSection:
+        faults: list[tuple[tuple[str | int, ...], str, Any]] = []
+        if self.kind != "cpu" and len(self.cores) != 1:
+            faults.append((("cores",), f"one number (a {self.kind} is a cluster of one)", self.cores))
+        for count in self.threads:
+            if not 1 <= count <= len(self.cores):
+                faults.append((("threads",), f"counts from 1 to {len(self.cores)} (its cores)", count))
+        self._raise(faults)
+        return self
+
+
+class LinkSection(Section):
+    """Cost of handing a tensor from one cluster to another."""
+
+    source: str
+    target: str
+    setup_ns: Annotated[Whole, Field(ge=0, description="Paid per tensor.")]
+    bandwidth_bytes_per_s: Annotated[Whole, Field(ge=1)] | None = None
+
+
+class PlatformSection(Section):
+    """A chip or board, described by hand."""
+
+    name: Annotated[str, Field(min_length=1)]
+    clusters: Annotated[tuple[ClusterSection, ...], Field(min_length=1)]
+    links: tuple[LinkSection, ...] = Field((), description="Pairs that are not listed cost nothing.")
+    overlap: bool = Field(False, description="Whether receiving overlaps with computing.")
+    memory_bytes: Size | None = Field(None, description="Memory of the whole platform, when limited.")
+
+    @model_validator(mode="after")
+    def _check(self) -> PlatformSection:
+        faults: list[tuple[tuple[str | int, ...], str, Any]] = []
+        names: set[str] = set()
+        owner: dict[int, str] = {}
+        for number, cluster in enumerate(self.clusters):
+            if cluster.name in names:
+                faults.append((("clusters", number, "name"), "a name no other cluster has", cluster.name))
+            names.add(cluster.name)
+            for core in cluster.cores:
+                if core in owner:
+                    other = f"cores of one cluster only (core {core} is also in {owner[core]})"
+                    faults.append((("clusters", number, "cores"), other, cluster.cores))
+                    break
+            owner.update(dict.fromkeys(cluster.cores, cluster.name))
+        pairs: set[tuple[str, str]] = set()
+        for number, link in enumerate(self.links):
+            for field, value in (("source", link.source), ("target", link.target)):
+                if value not in names:
+                    faults.append((("links", number, field), f"one of {', '.join(sorted(names))}", value))
+            if (link.source, link.target) in pairs:
+                pair = f"{link.source} -> {link.target}"
+                faults.append((("links", number), "each pair once", pair))
+            pairs.add((link.source, link.target))
+        self._raise(faults)
+        return self
+
+
+class ZooSection(Section):
+    """A well-known architecture with seeded random weights."""
+
+    zoo: Annotated[str, Field(min_length=1, description="See 'dse zoo list'.")]
+    parameters: dict[str, int | float | str | bool] = Field({}, description="See 'dse zoo list'.")
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class ProfileSection(Section):
+    """What each layer costs on each slot."""
+
+    method: Literal["auto", "extracted", "analytic"] = Field(
+        "auto",
+        description="extracted: measure each layer as a model of its own; analytic: predict from the "
+        "described peaks; auto: measure on this machine, else predict.",
+    )
+    costs: PathText | None = Field(None, description="A saved cost table; nothing is measured then.")
+    precision: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.03, description="Stop sampling a layer when its median is known to this share."
+    )
+    budget_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Time for all layers.")
+    min_samples: Annotated[int, Field(ge=1)] = 5
+    refresh: bool = Field(False, description="Measure again what the cache already holds.")
+
+
+class PinSection(Section):
+    """Layers that must run in one stage on named cores."""
+
+    layers: Layers = Field(
+        description="Indices, ranges (0-16), names or globs; 'rest': all layers that no other pin names."
+    )
+    on: str | None = Field(None, description="'3 big': three cores of cluster big; 'big': any number.")
+    cores: NumbersText | None = Field(None, description="Core numbers instead of 'on': 2, 0-1 or [0, 1].")
+    each: dict[str, NumbersText] | None = Field(
+        None, description="{i: 0-3} writes the pin four times, with {i} replaced everywhere."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> PinSection:
+        try:
+            expand(self.layers, self.on, self.cores, self.each)
+        except PinError as error:
+            loc = (error.field,) if error.field else ()
+            self._raise([(loc, error.expected, error.got)])
+        return self
+
+
+class SearchSection(Section):
+    """Which mapping is looked for."""
+
+    solver: str = Field("auto", description="A name from the registry of solvers, or auto.")
+    goal: Literal["throughput", "latency", "energy"] = "throughput"
+    min_throughput_hz: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Frames per second that must be reached."
+    )
+    max_latency_ms: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Of one frame, that must not be exceeded."
+    )
+    time_s: Annotated[float, Field(gt=0)] = Field(20.0, description="Time for the search.")
+    candidates: Annotated[int, Field(ge=1, le=50)] = Field(
+        3, description="Different plans that are measured: the one predicted best is not trusted."
+    )
+    max_lanes: Annotated[int, Field(ge=1)] | None = Field(None, description="Copies of the model at most.")
+    max_stages: Annotated[int, Field(ge=1)] | None = Field(None, description="Stages of one copy at most.")
+    queue_depth: Annotated[int, Field(ge=1)] = Field(2, description="Frames that may wait before a stage.")
+    memory_limit: Size | None = Field(None, description="Over all clusters, for example 64 MiB.")
+    pins: tuple[PinSection, ...] = ()
+
+
+class MeasureSection(Section):
+    """Running the best plans and the baselines as real pipelines."""
+
+    enabled: bool | Literal["auto"] = Field("auto", description="auto: when the platform is this machine.")
+    repeats: Annotated[int, Field(ge=1)] = Field(5, description="Rounds; all plans take turns in each.")
+    seconds: Annotated[float, Field(gt=0)] = Field(0.5, description="Of one plan in one round.")
+    frames: Annotated[int, Field(ge=1)] | None = Field(None, description="Of one plan, instead of seconds.")
+    baselines: bool = Field(True, description="Measure the plans that need no search as well.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _enabled(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not isinstance(data.get("enabled", "auto"), bool):
+            value = data.get("enabled", "auto")
+            if value != "auto":
+                error = InitErrorDetails(type=expected("true, false or auto"), loc=("enabled",), input=value)
+                raise ValidationError.from_exception_data(cls.__name__, [error])
+        return data
+
+
+def _text_or_mapping(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "(text)"
+    return "(mapping)" if isinstance(value, dict | Section) else None
+
+
+class ExperimentSection(Section):
+    """An experiment: which model, on which platform, and how the mapping is found."""
+
+    model: Annotated[
+        Annotated[str, Tag("(text)"), Field(min_length=1)] | Annotated[ZooSection, Tag("(mapping)")],
+        Discriminator(
+            _text_or_mapping,
+            custom_error_type="expected",
+            custom_error_message="expected {expected}",
+            custom_error_context={"expected": "a path or {zoo: name}"},
+        ),
+        Field(description="A .tflite file (relative to this file), or {zoo: mobilenet_v2}."),
+    ]
+    platform: Annotated[
+        Annotated[str, Tag("(text)"), Field(min_length=1)] | Annotated[PlatformSection, Tag("(mapping)")],
+        Discriminator(
+            _text_or_mapping,
+            custom_error_type="expected",
+            custom_error_message="expected {expected}",
+            custom_error_context={"expected": "auto, a path, or a description with clusters"},
+        ),
+        Field(description="auto (this machine), a platform file, or the platform itself."),
+    ] = "auto"
+    profile: ProfileSection = ProfileSection()
+    search: SearchSection = SearchSection()
+    measure: MeasureSection = MeasureSection()
+    name: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
+        None, description="Of the run folder; the name of this file when missing."
+    )
+    output: PathText = Field(Path("runs"), description="Folder of the run folders, from where dse is run.")
+    cache_dir: PathText | None = Field(None, description="Folder of measured costs, kept between runs.")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Of everything that draws numbers.")
