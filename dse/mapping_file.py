@@ -96,11 +96,12 @@ def read_mapping(path: Path) -> MappingFile:
 
 def _lane(reader: _Reader, path: yaml_io.PathKey, files: dict[str, str]) -> PlacedLane:
     stages: list[PlacedStage] = []
-    for number in range(len(reader.fields(path, {"stages": list}).get("stages", ()))):
+    n_stages = len(reader.fields(path, {"stages": list}).get("stages", ()))
+    for number in range(n_stages):
         place = (*path, "stages", number)
         wanted = {"name": str, "layers": (str, int), "cluster": str, "threads": int, "cores": list}
         fields = reader.fields(place, wanted, optional={"file": str})
-        if len(fields) < len(wanted):
+        if not wanted.keys() <= fields.keys():
             continue
         layers = _layers(str(fields["layers"]))
         if layers is None:
@@ -120,7 +121,7 @@ def _lane(reader: _Reader, path: yaml_io.PathKey, files: dict[str, str]) -> Plac
         if "file" in fields:
             files[fields["name"]] = fields["file"]
         stages.append(PlacedStage(fields["name"], layers, fields["cluster"], fields["threads"], cores))
-    if not stages:
+    if n_stages == 0:
         reader.fault(path, "expected at least one stage")
     return PlacedLane(tuple(stages))
 

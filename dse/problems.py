@@ -105,22 +105,29 @@ def resolve_pins(graph: LayerGraph, platform: Platform, pins: Sequence[Pin]) -> 
     """
     faults: list[str] = []
     resolved: list[ResolvedPin] = []
-    owner: dict[int, int] = {}
-    for number, pin in enumerate(pins):
+    owner: dict[int, str] = {}
+    # A pin of "the rest" is read last, when it is known what the others leave.
+    for number, pin in sorted(enumerate(pins), key=lambda item: (item[1].rest, item[0])):
+        where = pin.where or f"search.pins[{number}]"
         try:
-            layers = tuple(sorted({index for name in pin.layers for index in find_layers(graph, name)}))
+            layers = (
+                tuple(layer.index for layer in graph.layers if layer.index not in owner)
+                if pin.rest
+                else tuple(sorted({index for name in pin.layers for index in find_layers(graph, name)}))
+            )
             slots = _pin_slots(platform, pin)
         except InputError as error:
-            faults.append(f"search.pins[{number}]: {error}")
+            faults.append(f"{where}: {error}")
             continue
         for layer in layers:
             if layer in owner:
                 faults.append(
-                    f"search.pins[{number}]: layer {layer} ({graph.layers[layer].name}) is already in "
-                    f"search.pins[{owner[layer]}]; a layer can be pinned once"
+                    f"{where}: layer {layer} ({graph.layers[layer].name}) is already pinned in "
+                    f"{owner[layer]}; a layer can be pinned once"
                 )
-            owner[layer] = number
-        resolved.append(ResolvedPin(layers, slots, pin.cores))
+            owner[layer] = where
+        if layers:
+            resolved.append(ResolvedPin(layers, slots, pin.cores))
     if faults:
         raise ConfigError(faults)
     return tuple(resolved)

@@ -1,0 +1,255 @@
+"""Layer graphs become problems, pins find their layers, and mappings find their cores."""
+
+from __future__ import annotations
+
+import pytest
+
+from dse.config import Pin
+from dse.costs import Cost, CostTable, WholeCost
+from dse.errors import ConfigError, InputError, PlatformError
+from dse.graph import Layer, LayerGraph, Tensor
+from dse.placement import PlacedMapping
+from dse.platforms import Cluster, Link, Platform, Slot
+from dse.problems import (
+    ResolvedPin,
+    Wishes,
+    build_problem,
+    find_layers,
+    place,
+    problem_slots,
+    resolve_pins,
+    unplace,
+)
+from solvers.evaluate import evaluate
+from solvers.mapping import Lane, Mapping, Stage
+
+BOARD = Platform("board", (Cluster("LITTLE", (0, 1, 2, 3)), Cluster("big", (4, 5, 6, 7))))
+
+
+def chain(n: int, name: str = "net") -> LayerGraph:
+    """Layers 0..n-1 in a row; the first output also skips to the last layer; one weight each."""
+    tensors = [Tensor(0, "input", "float32", (4,), 16, "input")]
+    layers = []
+    for index in range(n):
+        tensors.append(Tensor(len(tensors), f"block_{index}/out", "float32", (4,), 16, "activation"))
+        output = len(tensors) - 1
+        tensors.append(Tensor(len(tensors), f"block_{index}/w", "float32", (100,), 400, "constant"))
+        inputs = (layers[-1].outputs[0] if layers else 0,)
+        if index == n - 1 and n > 2:
+            inputs = (*inputs, layers[0].outputs[0])
+        layers.append(
+            Layer(
+                index,
+                f"block_{index}/out",
+                "ADD",
+                (index,),
+                inputs,
+                (output,),
+                (output + 1,),
+                10,
+                0,
+                400,
+                f"k{index}",
+            )
+        )
+    return LayerGraph(name, tuple(layers), tuple(tensors), (0,), (layers[-1].outputs[0],))
+
+
+def table(graph: LayerGraph, platform: Platform = BOARD, whole: bool = False) -> CostTable:
+    slots = platform.slots
+    costs = tuple(
+        tuple(
+            Cost(1000 * (1 + layer.index) // slot.threads * (3 if slot.cluster == "LITTLE" else 1))
+            for slot in slots
+        )
+        for layer in graph.layers
+    )
+    wholes = tuple(
+        WholeCost(2 * sum(row[i].median_ns or 0 for row in costs) + 10, ()) if whole else None
+        for i in range(len(slots))
+    )
+    return CostTable("0" * 64, graph.name, platform.name, slots, costs, (10,) * len(slots), wholes)
+
+
+def test_problem_has_the_graphs_flows_constants_and_costs():
+    graph = chain(4)
+    problem = build_problem(graph, BOARD, table(graph))
+    assert problem.n_layers == 4
+    assert problem.edges == ((0, 1), (0, 3), (1, 2), (2, 3))
+    assert [flow.is_output for flow in problem.flows] == [False, False, False, False, True]
+    assert problem.flows[0].producer is None
+    assert sum(constant.n_bytes for constant in problem.constants) == graph.weight_bytes == 1600
+    big2 = BOARD.slots.index(Slot("big", 2))
+    assert problem.cost_ns[3, big2] == 2000
+    assert problem.overhead[big2] == 10
+
+
+def test_costs_are_calibrated_by_the_whole_model():
+    graph = chain(3)
+    costs = table(graph, whole=True)
+    assert costs.calibration == pytest.approx([2.0] * len(costs.slots))
+    problem = build_problem(graph, BOARD, costs)
+    whole = Mapping((Lane((Stage((0, 1, 2), 0, 0),)),))
+    assert evaluate(problem, whole).lanes[0].period_ns == costs.whole[0].median_ns
+
+
+def test_unsupported_layers_are_masked_and_switch_calibration_off():
+    graph = chain(3)
+    costs = table(graph, whole=True)
+    row = (Cost(None, reason="refused"), *costs.costs[1][1:])
+    costs = CostTable(
+        costs.model_hash,
+        "net",
+        "board",
+        costs.slots,
+        (costs.costs[0], row, costs.costs[2]),
+        costs.overhead_ns,
+        costs.whole,
+    )
+    problem = build_problem(graph, BOARD, costs)
+    assert not problem.supported[1, 0]
+    assert problem.supported[1, 1:].all()
+    assert costs.calibration[0] == 1.0
+
+
+def test_described_links_win_over_measured_ones():
+    graph = chain(2)
+    platform = Platform("board", BOARD.clusters, links=(Link("big", "LITTLE", 5, None),))
+    costs = table(graph, platform)
+    costs = CostTable(
+        costs.model_hash, "net", "b", costs.slots, costs.costs, costs.overhead_ns, costs.whole,
+        links=(Link("big", "LITTLE", 100, 10), Link("LITTLE", "big", 7, 1_000_000_000)),
+    )  # fmt: skip
+    problem = build_problem(graph, platform, costs)
+    assert problem.transfer_ns(1, 0, 1000) == 5
+    assert problem.transfer_ns(0, 1, 1000) == 7 + 1000
+
+
+def test_costs_of_another_model_are_refused():
+    graph = chain(3)
+    with pytest.raises(InputError, match="has 3 layers, net has 4"):
+        build_problem(chain(4), BOARD, table(graph))
+
+
+def test_costs_for_other_slots_are_refused():
+    graph = chain(2)
+    with pytest.raises(InputError, match="cost table is for slots"):
+        problem_slots(Platform("other", (Cluster("cpu", (0,)),)), table(graph))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (0, (0,)),
+        ("1", (1,)),
+        ("0-2", (0, 1, 2)),
+        ("block_1/out", (1,)),
+        ("block_[12]/*", (1, 2)),
+        ("block_*", (0, 1, 2, 3)),
+    ],
+)
+def test_layers_are_found(wanted, found):
+    assert find_layers(chain(4), wanted) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (4, "layers 0-3"),
+        ("2-9", "layers 0-3"),
+        ("3-1", "layers 0-3"),
+        ("blok_1/out", "close names: block_1/out"),
+    ],
+)
+def test_layers_that_are_not_there(wanted, message):
+    with pytest.raises(InputError, match=message):
+        find_layers(chain(4), wanted)
+
+
+def test_the_users_first_wish_resolves():
+    graph = chain(4)
+    pins = [
+        Pin(layers=("0-1",), cluster="big", threads=3, cores=()),
+        Pin(layers=(2,), cluster="big", threads=1, cores=()),
+        Pin(layers=(3,), cluster="LITTLE", threads=4, cores=()),
+    ]
+    resolved = resolve_pins(graph, BOARD, pins)
+    assert [(pin.layers, pin.slots) for pin in resolved] == [
+        ((0, 1), (Slot("big", 3),)),
+        ((2,), (Slot("big", 1),)),
+        ((3,), (Slot("LITTLE", 4),)),
+    ]
+
+
+def test_rest_means_what_no_other_pin_names():
+    pins = [
+        Pin(layers=(), cluster="LITTLE", threads=4, rest=True),
+        Pin(layers=("0-1",), cluster="big", threads=3),
+    ]
+    resolved = resolve_pins(chain(4), BOARD, pins)
+    assert [pin.layers for pin in resolved] == [(0, 1), (2, 3)]
+
+
+def test_all_faults_of_pins_come_at_once():
+    pins = [
+        Pin(layers=("0-9",), cluster="big", threads=3, cores=()),
+        Pin(layers=(1,), cluster="huge", threads=1, cores=()),
+        Pin(layers=(2,), cluster="big", threads=5, cores=()),
+        Pin(layers=(3,), cluster=None, threads=None, cores=(3, 4)),
+        Pin(layers=(3,), cluster=None, threads=None, cores=(9,)),
+        Pin(layers=(0,), cluster="big", threads=1, cores=()),
+        Pin(layers=(0,), cluster="big", threads=2, cores=()),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        resolve_pins(chain(4), BOARD, pins)
+    assert len(caught.value.faults) == 6
+    for part in ("layers 0-3", "'huge'", "5 big", "several clusters", "core 9", "already pinned in"):
+        assert part in str(caught.value)
+
+
+def test_pins_on_cores_place_their_stages_there():
+    graph = chain(3)
+    slots = BOARD.slots
+    pins = (ResolvedPin((1,), (Slot("big", 1),), (6,)), ResolvedPin((2,), (Slot("big", 1),), (4,)))
+    one_big = slots.index(Slot("big", 1))
+    mapping = Mapping((Lane((Stage((0,), one_big, 0), Stage((1,), one_big, 1), Stage((2,), one_big, 2))),))
+    placed = place(mapping, BOARD, slots, pins)
+    assert [stage.cores for stage in placed.stages] == [(5,), (6,), (4,)]
+    assert build_problem(graph, BOARD, table(graph), Wishes(pins=pins)).max_lanes == 1
+
+
+def test_cores_are_disjoint_and_mappings_come_back():
+    slots = BOARD.slots
+    three, one, four = (slots.index(Slot(*s)) for s in (("big", 3), ("big", 1), ("LITTLE", 4)))
+    mapping = Mapping((Lane((Stage((0, 1), three, 0), Stage((2,), one, 1), Stage((3,), four, 2))),))
+    placed = place(mapping, BOARD, slots)
+    assert [stage.cores for stage in placed.stages] == [(4, 5, 6), (7,), (0, 1, 2, 3)]
+    assert placed.stages[0].slot == "3 big"
+    assert unplace(placed, BOARD, slots) == mapping
+
+
+def test_stages_of_one_unit_share_cores():
+    slots = BOARD.slots
+    one = slots.index(Slot("big", 1))
+    mapping = Mapping((Lane((Stage((0,), one, 0), Stage((1,), one, 1), Stage((2,), one, 0))),))
+    placed = place(mapping, BOARD, slots)
+    assert [stage.cores for stage in placed.stages] == [(4,), (5,), (4,)]
+    assert unplace(placed, BOARD, slots) == mapping
+
+
+def test_too_many_cores_are_refused():
+    slots = BOARD.slots
+    three = slots.index(Slot("big", 3))
+    mapping = Mapping((Lane((Stage((0,), three, 0),)), Lane((Stage((0,), three, 1),))))
+    with pytest.raises(PlatformError, match="more cores"):
+        place(mapping, BOARD, slots)
+
+
+def test_equal_plans_have_equal_signatures():
+    slots = BOARD.slots
+    one, four = slots.index(Slot("big", 1)), slots.index(Slot("LITTLE", 4))
+    first = Mapping((Lane((Stage((0,), one, 0),)), Lane((Stage((0,), four, 1),))))
+    second = Mapping((Lane((Stage((0,), four, 0),)), Lane((Stage((0,), one, 1),))))
+    signatures = {place(mapping, BOARD, slots).signature for mapping in (first, second)}
+    assert len(signatures) == 1
+    assert PlacedMapping(()).signature not in signatures
