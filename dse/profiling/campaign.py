@@ -1,0 +1,215 @@
+"""The order in which many models are timed on many slots.
+
+Slots take turns, so that a slow minute of the machine hits all of them; within a turn the models
+come in random order; a model that has reached the asked precision is not visited again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dse import files
+from dse.platforms import Slot
+from dse.profiling.cache import Journal
+from dse.profiling.options import ProfileOptions
+from dse.profiling.slot_worker import SlotWorker, Visit
+from dse.profiling.stats import median, median_interval, relative_half_width
+from dse.progress import Task
+from dse.units import NS_PER_S
+
+MAX_RUNS_PER_VISIT = 16
+SLOW_RUN_NS = 200_000_000
+REQUEST_NS = NS_PER_S // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Something to time.
+
+    Parameters
+    ----------
+    name
+        Unique, stable over runs: part of the journal.
+    n_bytes
+        Size of the model, for keeping the memory bounded.
+    path
+        The model's file, or None when ``build`` writes one.
+    build
+        Returns the bytes of the model, called when it is needed.
+    """
+
+    name: str
+    n_bytes: int
+    path: Path | None = None
+    build: Callable[[], bytes] | None = None
+
+
+@dataclass(slots=True)
+class Campaign:
+    """Times subjects on slots until they are precise enough or the budget is spent.
+
+    Parameters
+    ----------
+    workers
+        One pinned process per slot.
+    journal
+        Gets every sample at once, and knows what earlier runs have measured.
+    options
+        Precision, budget, rounds, seed.
+    folder
+        For model files, which are removed when they are no longer needed.
+    task
+        Progress: one step per subject and slot.
+    batch_bytes
+        Models of about this size in all are resident at a time.
+    """
+
+    workers: Mapping[Slot, SlotWorker]
+    journal: Journal
+    options: ProfileOptions
+    folder: Path
+    task: Task
+    batch_bytes: int
+    grown_bytes: dict[tuple[str, str], int] = field(default_factory=dict)
+    _estimate_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def run(self, subjects: Sequence[Subject], always: Sequence[Subject] = ()) -> None:
+        """Time all subjects; those of ``always`` are resident with every batch, and loaded first."""
+        deadline = time.monotonic() + self.options.budget_s
+        batches = list(self._batches([s for s in subjects if self._unfinished(s)]))
+        if not batches and any(self._unfinished(s) for s in always):
+            batches = [[]]
+        left = sum(len(batch) + len(always) for batch in batches)
+        for batch in batches:
+            members = [*always, *batch]
+            now = time.monotonic()
+            self._run_batch(members, now + max(0.0, deadline - now) * len(members) / left)
+            left -= len(members)
+        for slot in self.workers:
+            names = [s.name for s in (*always, *subjects) if not self._done(slot, s.name)]
+            self.journal.finish(str(slot), names, self.options.precision)
+
+    def _batches(self, subjects: Iterable[Subject]) -> Iterable[list[Subject]]:
+        batch: list[Subject] = []
+        for subject in subjects:
+            if batch and sum(s.n_bytes for s in batch) + subject.n_bytes > self.batch_bytes:
+                yield batch
+                batch = []
+            batch.append(subject)
+        if batch:
+            yield batch
+
+    def _run_batch(self, batch: Sequence[Subject], deadline: float) -> None:
+        paths = {subject.name: self._write(subject) for subject in batch}
+        try:
+            for slot, worker in self.workers.items():
+                for subject in batch:
+                    self._load(slot, worker, subject.name, paths[subject.name])
+                worker.check_affinity()
+            self._run_rounds([subject.name for subject in batch], deadline)
+            for worker in self.workers.values():
+                worker.unload([subject.name for subject in batch])
+        finally:
+            for subject in batch:
+                if subject.path is None:
+                    paths[subject.name].unlink(missing_ok=True)
+
+    def _write(self, subject: Subject) -> Path:
+        if subject.path is not None:
+            return subject.path
+        path = self.folder / f"{subject.name}.tflite"
+        if subject.build is not None:
+            files.write_bytes(path, subject.build())
+        return path
+
+    def _load(self, slot: Slot, worker: SlotWorker, name: str, path: Path) -> None:
+        if self._done(slot, name):
+            return
+        loaded = worker.load(name, path)
+        if isinstance(loaded, str):
+            self.journal.refuse(str(slot), name, loaded)
+            self.task.advance(1, f"{name}: refused on {slot}")
+            return
+        self._estimate_ns[str(slot), name] = max(1, loaded.second_ns)
+        self.grown_bytes[str(slot), name] = loaded.grown_bytes
+
+    def _run_rounds(self, names: Sequence[str], deadline: float) -> None:
+        # Not cryptography: the order only has to be spread and repeatable.
+        order = random.Random(self.options.seed)  # noqa: S311
+        for round_number in range(self.options.max_rounds):
+            slots = list(self.workers)
+            order.shuffle(slots)
+            for slot in slots:
+                todo = [name for name in names if not self._done(slot, name)]
+                order.shuffle(todo)
+                for visits in self._requests(slot, todo):
+                    if round_number > 0 and time.monotonic() > deadline:
+                        return
+                    self._visit(slot, visits, round_number)
+            if all(self._done(slot, name) for slot in slots for name in names):
+                return
+
+    def _requests(self, slot: Slot, names: Sequence[str]) -> Iterable[list[Visit]]:
+        """Part the visits of a turn, so that no request takes long (for Ctrl-C and the display)."""
+        request: list[Visit] = []
+        spent_ns = 0
+        for name in names:
+            estimate = self._estimate_ns.get((str(slot), name), self.options.visit_ns)
+            n_timed = max(1, min(MAX_RUNS_PER_VISIT, self.options.visit_ns // estimate))
+            n_warmup = 1 if estimate < SLOW_RUN_NS else 0
+            request.append((name, n_warmup, n_timed))
+            spent_ns += estimate * (n_timed + n_warmup)
+            if spent_ns > REQUEST_NS:
+                yield request
+                request, spent_ns = [], 0
+        if request:
+            yield request
+
+    def _visit(self, slot: Slot, visits: Sequence[Visit], round_number: int) -> None:
+        samples, refused = self.workers[slot].time(visits)
+        self.journal.add_samples(str(slot), samples)
+        for name, reason in refused.items():
+            self.journal.refuse(str(slot), name, reason)
+        precise = []
+        for name, values in samples.items():
+            self._estimate_ns[str(slot), name] = max(1, median(values))
+            if self._precise(slot, name):
+                precise.append(name)
+        self.journal.finish(str(slot), precise, self.options.precision)
+        self._advance(len(samples), len(refused), round_number, slot)
+
+    def _advance(self, n_samples: int, n_refused: int, round_number: int, slot: Slot) -> None:
+        share = 1 / self.options.min_rounds if round_number < self.options.min_rounds else 0.0
+        note = f"round {round_number + 1} on {slot}" + ("" if share else ", for precision")
+        self.task.advance(n_samples * share + n_refused, note)
+
+    def _unfinished(self, subject: Subject) -> bool:
+        return any(not self._done(slot, subject.name) for slot in self.workers)
+
+    def _done(self, slot: Slot, name: str) -> bool:
+        return self.journal.record(str(slot), name).satisfies(self.options.precision)
+
+    def _precise(self, slot: Slot, name: str) -> bool:
+        visits = self.journal.record(str(slot), name).visits
+        if len(visits) < self.options.min_rounds:
+            return False
+        precision = reached_precision(visits)
+        return precision is not None and precision <= self.options.precision
+
+
+def visit_interval(visits: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+    """Return the 95 % interval of the median over visits.
+
+    Runs of one visit share the moment and are not independent; their medians are, more nearly.
+    """
+    return median_interval([median(visit) for visit in visits])
+
+
+def reached_precision(visits: Sequence[Sequence[int]]) -> float | None:
+    """Return the relative half-width of ``visit_interval``, or None with too few visits."""
+    interval = visit_interval(visits)
+    return None if interval is None else relative_half_width([median(visit) for visit in visits], interval)

@@ -1,0 +1,211 @@
+"""The parent's side of the device worker: one process per slot, restarted when a model kills it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dse.devices.child import Child
+from dse.errors import AffinityError, ChildDiedError, ChildTimeoutError, RuntimeRefusedError
+from dse.platforms import Slot
+from dse.profiling.options import ProfileOptions
+
+Visit = tuple[str, int, int]
+_DEATHS = (ChildDiedError, ChildTimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a model did when it was loaded.
+
+    Parameters
+    ----------
+    second_ns
+        Time of the second invocation: a first estimate.
+    grown_bytes
+        By how much the largest resident size of the process grew.
+    """
+
+    second_ns: int
+    grown_bytes: int
+
+
+class SlotWorker:
+    """A worker process pinned to the cores of one slot.
+
+    Parameters
+    ----------
+    slot
+        Its threads are the thread count of every model.
+    cores
+        As many as the slot has threads.
+    log_path
+        Collects what the runtime prints.
+    options
+        Seed, kernels, time-out.
+    """
+
+    def __init__(self, slot: Slot, cores: Sequence[int], log_path: Path, options: ProfileOptions) -> None:
+        self.slot = slot
+        self.cores = tuple(cores)
+        self._log_path = log_path
+        self._options = options
+        self._resident: dict[str, Path] = {}
+        self._rss_bytes = 0
+        self.versions: dict[str, Any] = {}
+        self._child = self._start()
+
+    def load(self, name: str, path: Path) -> Loaded | str:
+        """Load a model; return what it did, or the reason why this slot can not run it.
+
+        A process that dies is started again, once more for the same model: only a model that kills
+        it twice is refused.
+        """
+        try:
+            return self._load(name, path)
+        except RuntimeRefusedError as error:
+            return str(error)
+        except _DEATHS:
+            self._restart()
+        try:
+            return self._load(name, path)
+        except RuntimeRefusedError as error:
+            return str(error)
+        except _DEATHS as error:
+            self._restart()
+            return f"the runtime's process died twice: {error}"
+
+    def time(self, visits: Sequence[Visit]) -> tuple[dict[str, list[int]], dict[str, str]]:
+        """Time models in the order given.
+
+        Parameters
+        ----------
+        visits
+            Name, warm-up runs and timed runs.
+
+        Returns
+        -------
+        samples
+            Nanoseconds by name.
+        refused
+            Reasons by name, for models that failed or killed the process (found by timing each
+            of them alone).
+        """
+        try:
+            return self._time(visits), {}
+        except RuntimeRefusedError:
+            pass
+        except _DEATHS:
+            self._restart()
+        samples: dict[str, list[int]] = {}
+        refused: dict[str, str] = {}
+        for visit in visits:
+            try:
+                samples.update(self._time([visit]))
+            except RuntimeRefusedError as error:
+                refused[visit[0]] = str(error)
+                self._resident.pop(visit[0], None)
+            except _DEATHS as error:
+                refused[visit[0]] = f"the runtime's process died while it ran: {error}"
+                self._resident.pop(visit[0], None)
+                self._restart()
+        return samples, refused
+
+    def unload(self, names: Sequence[str]) -> None:
+        """Forget models."""
+        for name in names:
+            self._resident.pop(name, None)
+        self._child.request({"command": "unload", "ids": list(names)}, timeout_s=self._options.timeout_s)
+
+    def check_affinity(self) -> None:
+        """Read back the mask of every thread of the process.
+
+        Raises
+        ------
+        AffinityError
+            A thread may run elsewhere than on the slot's cores.
+        """
+        answer = self._child.request({"command": "affinity"}, timeout_s=self._options.timeout_s)
+        for thread, mask in answer["threads"].items():
+            if tuple(mask) != tuple(sorted(self.cores)):
+                raise AffinityError(
+                    f"slot {self.slot}: thread {thread} of process {self._child.pid} may run on cores {mask},"
+                    f" expected {sorted(self.cores)}: the machine does not keep affinity masks"
+                )
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.close()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._child.kill()
+
+    def __enter__(self) -> SlotWorker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.kill()
+        self.close()
+
+    def _start(self) -> Child:
+        child = Child(
+            "dse.devices.worker",
+            ["--cores", ",".join(map(str, self.cores))],
+            log_path=self._log_path,
+            name=f"the profiling worker of slot {self.slot!s}",
+        )
+        try:
+            self.versions = child.request({"command": "hello"}, timeout_s=self._options.timeout_s)
+        except BaseException:
+            child.kill()
+            raise
+        self._rss_bytes = int(self.versions["rss_bytes"])
+        if tuple(self.versions["cores"]) != tuple(sorted(self.cores)):
+            child.kill()
+            raise AffinityError(
+                f"slot {self.slot}: asked for cores {sorted(self.cores)}, got {self.versions['cores']};"
+                " another program or a control group changes affinity masks"
+            )
+        return child
+
+    def _restart(self) -> None:
+        self._child.kill()
+        with suppress(*_DEATHS):
+            self._child.close()
+        self._child = self._start()
+        for name, path in list(self._resident.items()):
+            self._load(name, path)
+
+    def _load(self, name: str, path: Path) -> Loaded:
+        answer = self._child.request(
+            {
+                "command": "load",
+                "id": name,
+                "path": str(path),
+                "threads": self.slot.threads,
+                "seed": self._options.seed,
+                "kernels": self._options.kernels,
+            },
+            timeout_s=self._options.timeout_s,
+            doing=f"loading {name}",
+        )
+        self._resident[name] = path
+        peak = int(answer["peak_rss_bytes"])
+        grown, self._rss_bytes = peak - self._rss_bytes, peak
+        return Loaded(int(answer["second_ns"]), grown)
+
+    def _time(self, visits: Sequence[Visit]) -> dict[str, list[int]]:
+        answer = self._child.request(
+            {"command": "time", "visits": [list(visit) for visit in visits]},
+            timeout_s=self._options.timeout_s,
+            doing=f"timing {visits[0][0] if len(visits) == 1 else f'{len(visits)} models'}",
+        )
+        return {name: [int(v) for v in values] for name, values in answer["samples"].items()}
