@@ -4,13 +4,13 @@
 the form; ``Experiment`` is what the rest of the product works with.
 """
 
-from dse.config.experiment import Experiment, ModelFile, ZooModel, platform_data
+from dse.config.experiment import Experiment, ModelPath, ZooModel, platform_data
 from dse.config.loading import check_pins, experiment_for_model, json_schema, load_experiment, load_platform
 from dse.config.pins import Pin
 
 __all__ = [
     "Experiment",
-    "ModelFile",
+    "ModelPath",
     "Pin",
     "ZooModel",
     "check_pins",

@@ -19,7 +19,7 @@ from dse.platforms import Cluster, Link, Platform
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFile:
+class ModelPath:
     """A .tflite file."""
 
     path: Path
@@ -35,7 +35,7 @@ class ZooModel:
     """An architecture of the zoo, to be built with seeded weights."""
 
     name: str
-    parameters: Mapping[str, int | float | str | bool]
+    parameters: Mapping[str, int]
     seed: int = 0
 
 
@@ -65,7 +65,7 @@ class Experiment:
         Where the experiment was read, for messages.
     """
 
-    model: ModelFile | ZooModel
+    model: ModelPath | ZooModel
     platform: Platform | None
     profile: ProfileSection
     search: SearchSection
@@ -81,7 +81,7 @@ class Experiment:
         """Return the experiment as plain data, every default written out; it can be loaded again."""
         model: Any = (
             str(self.model.path)
-            if isinstance(self.model, ModelFile)
+            if isinstance(self.model, ModelPath)
             else {"zoo": self.model.name, "parameters": dict(self.model.parameters), "seed": self.model.seed}
         )
         return {
@@ -152,10 +152,10 @@ def to_platform(section: PlatformSection) -> Platform:
     )
 
 
-def to_model(model: Any, base: Path) -> ModelFile | ZooModel:
+def to_model(model: Any, base: Path) -> ModelPath | ZooModel:
     """Build the model source of a section; paths count from ``base``."""
     if isinstance(model, str):
-        return ModelFile(base / model)
+        return ModelPath(base / model)
     return ZooModel(model.zoo, dict(model.parameters), model.seed)
 
 

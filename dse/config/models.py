@@ -228,7 +228,7 @@ class ZooSection(Section):
     """A well-known architecture with seeded random weights."""
 
     zoo: Annotated[str, Field(min_length=1, description="See 'dse zoo list'.")]
-    parameters: dict[str, int | float | str | bool] = Field({}, description="See 'dse zoo list'.")
+    parameters: dict[str, Whole] = Field({}, description="See 'dse zoo list'.")
     seed: Annotated[int, Field(ge=0)] = 0
 
 
@@ -241,11 +241,13 @@ class ProfileSection(Section):
         "described peaks; auto: measure on this machine, else predict.",
     )
     costs: PathText | None = Field(None, description="A saved cost table; nothing is measured then.")
-    precision: Annotated[float, Field(gt=0, le=1)] = Field(
+    precision: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.03, description="Stop sampling a layer when its median is known to this share."
     )
     budget_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Time for all layers.")
-    min_samples: Annotated[int, Field(ge=1)] = 5
+    min_samples: Annotated[int, Field(ge=1)] = Field(
+        6, description="Visits per layer and slot; fewer than six give no confidence interval."
+    )
     refresh: bool = Field(False, description="Measure again what the cache already holds.")
 
 

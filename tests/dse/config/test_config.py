@@ -10,7 +10,7 @@ import pytest
 
 from dse import yaml_io
 from dse.config import (
-    ModelFile,
+    ModelPath,
     Pin,
     ZooModel,
     check_pins,
@@ -23,7 +23,7 @@ from dse.errors import ConfigError
 from dse.platforms import Cluster, Link, Platform
 
 GOOD = """\
-model: {zoo: mobilenet_v2, parameters: {alpha: 0.5}, seed: 3}
+model: {zoo: mobilenet_v2, parameters: {width: 50}, seed: 3}
 platform:
   name: board
   clusters:
@@ -60,7 +60,7 @@ def faults(folder: Path, text: str, *settings: str) -> list[str]:
 
 def test_everything_is_read(tmp_path):
     experiment = load_experiment(write(tmp_path, GOOD))
-    assert experiment.model == ZooModel("mobilenet_v2", {"alpha": 0.5}, 3)
+    assert experiment.model == ZooModel("mobilenet_v2", {"width": 50}, 3)
     assert experiment.platform == Platform(
         "board",
         (
@@ -100,7 +100,7 @@ def test_defaults_and_relative_paths(tmp_path):
     experiment = load_experiment(
         write(tmp_path, "model: m.tflite\nplatform: board.yaml\nprofile: {costs: costs.json}\n")
     )
-    assert experiment.model == ModelFile(tmp_path / "m.tflite")
+    assert experiment.model == ModelPath(tmp_path / "m.tflite")
     assert experiment.model.name == "m"
     assert experiment.platform == load_platform(tmp_path / "board.yaml")
     assert experiment.profile.costs == tmp_path / "costs.json"
@@ -114,7 +114,7 @@ def test_experiment_for_a_model(tmp_path):
         experiment_for_model(path)
     path.write_bytes(b"x")
     experiment = experiment_for_model(path, ["search.time_s=3", "platform=auto"])
-    assert experiment.model == ModelFile(path)
+    assert experiment.model == ModelPath(path)
     assert experiment.platform is None
     assert experiment.name == "face"
     assert experiment.search.time_s == 3
