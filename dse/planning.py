@@ -1,0 +1,164 @@
+"""From a problem to plans in the user's terms: the search, the baselines, the alternatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dse.errors import DseError, InputError
+from dse.placement import PlacedMapping
+from dse.platforms import Platform, Slot
+from dse.problems import ResolvedPin, place
+from dse.results import PlanResult, Predicted, Proof, Role, StageNumbers
+from solvers.alternatives import alternatives
+from solvers.baselines import baselines
+from solvers.evaluate import Evaluation, evaluate
+from solvers.mapping import Mapping
+from solvers.problem import Limits, Problem
+from solvers.registry import SOLVERS, solve
+
+BEST_NAME = "best found"
+
+
+class NoMappingError(DseError):
+    """No mapping fulfils the user's constraints (proved), or none was found in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Turns a solver's mappings into plans on cores.
+
+    Parameters
+    ----------
+    problem
+        What is solved.
+    platform, slots
+        ``slots`` are the problem's columns in the platform's terms.
+    pins
+        Which cores pinned layers get.
+    """
+
+    problem: Problem
+    platform: Platform
+    slots: tuple[Slot, ...]
+    pins: tuple[ResolvedPin, ...] = ()
+
+    def plan(self, name: str, role: Role, mapping: Mapping) -> PlanResult:
+        """Place and predict one mapping."""
+        placed = place(mapping, self.platform, self.slots, self.pins)
+        return predict(self.problem, name, role, mapping, placed)
+
+
+def predict(problem: Problem, name: str, role: Role, mapping: Mapping, placed: PlacedMapping) -> PlanResult:
+    """Score a mapping with the one evaluator."""
+    evaluation = evaluate(problem, mapping)
+    return PlanResult(
+        name=name,
+        role=role,
+        mapping=placed,
+        predicted=_predicted(evaluation),
+        stages=tuple(
+            StageNumbers(stage.name, numbers.busy_ns, numbers.receive_ns)
+            for lane, scored in zip(placed.lanes, evaluation.lanes, strict=True)
+            for stage, numbers in zip(lane.stages, scored.stages, strict=True)
+        ),
+    )
+
+
+def _predicted(evaluation: Evaluation) -> Predicted:
+    return Predicted(
+        throughput_hz=evaluation.throughput_hz,
+        latency_ns=evaluation.latency_ns,
+        memory_bytes=sum(evaluation.memory_bytes),
+        energy_nj=evaluation.energy_nj,
+        violations=tuple(
+            f"{v.constraint}: {v.detail} ({v.demand:g} {v.unit}, limit {v.limit:g} {v.unit})"
+            for v in evaluation.violations
+        ),
+    )
+
+
+def find_plans(
+    planner: Planner, solver: str, limits: Limits, n_candidates: int
+) -> tuple[Proof, tuple[PlanResult, ...]]:
+    """Search, and gather every plan worth a comparison.
+
+    Parameters
+    ----------
+    solver
+        Name in the registry of solvers.
+    n_candidates
+        How many structurally different plans to return besides the baselines.
+
+    Returns
+    -------
+    Proof, tuple of PlanResult
+        What the solver says, and the plans: each mapping once (names of equal mappings are joined
+        with ``=``), best prediction first.
+
+    Raises
+    ------
+    NoMappingError
+        Proved infeasible, or nothing found in time; says which.
+    InputError
+        The solver's name is unknown.
+    """
+    problem = planner.problem
+    if solver not in SOLVERS and solver != "auto":
+        raise InputError(f"unknown solver {solver!r}: expected auto or one of {', '.join(sorted(SOLVERS))}")
+    solution = solve(problem, solver, limits)
+    if solution.mapping is None or solution.evaluation is None:
+        outcome = (
+            "no mapping is possible" if solution.status.value == "infeasible" else "no mapping was found"
+        )
+        raise NoMappingError(f"{outcome}: {solution.reason}")
+    proof = Proof(
+        solver=solution.solver,
+        status=solution.status.value,
+        family=solution.family.value,
+        bound_hz=solution.bound_hz,
+        gap=solution.gap,
+        wall_ns=solution.wall_ns,
+    )
+    plans: list[PlanResult] = []
+    for known in baselines(problem):
+        role: Role = "baseline" if known.role == "baseline" else "candidate"
+        plans.append(planner.plan(known.name, role, known.mapping))
+    plans.append(planner.plan(BEST_NAME, "candidate", solution.mapping))
+    others = alternatives(problem, n_candidates + 1, limits)
+    plans += [planner.plan(f"plan {n}", "candidate", mapping) for n, mapping in enumerate(others, 1)]
+    return proof, merge(plans)
+
+
+def merge(plans: Sequence[PlanResult]) -> tuple[PlanResult, ...]:
+    """Keep each mapping once, under all its names; best prediction first, infeasible plans last."""
+    kept: dict[object, PlanResult] = {}
+    for plan in plans:
+        twin = kept.get(plan.mapping.signature)
+        if twin is None:
+            kept[plan.mapping.signature] = plan
+        elif not plan.name.startswith("plan "):
+            role: Role = "baseline" if "baseline" in (twin.role, plan.role) else "candidate"
+            kept[plan.mapping.signature] = replace(twin, name=f"{twin.name} = {plan.name}", role=role)
+    ranked = sorted(kept.values(), key=_rank)
+    # Numbers follow the final order.
+    number = 0
+    named = []
+    for plan in ranked:
+        if plan.name.startswith("plan "):
+            number += 1
+            named.append(replace(plan, name=f"plan {number}"))
+        else:
+            named.append(plan)
+    return tuple(named)
+
+
+def _rank(plan: PlanResult) -> tuple[bool, float, int, int, int]:
+    """Best first; ties as in the formulation: fewer cores, lower latency, fewer stages."""
+    return (
+        not plan.feasible,
+        -plan.predicted.throughput_hz,
+        len(plan.mapping.cores),
+        plan.predicted.latency_ns,
+        len(plan.mapping.stages),
+    )

@@ -1,0 +1,95 @@
+"""From plans to files and pipelines: cut the model, write each stage once."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from dse.files import write_bytes
+from dse.flatbuffer.cut import SplitModel, StageModel, split
+from dse.flatbuffer.reader import ModelFile
+from dse.graph import LayerGraph
+from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, port_of
+from dse.placement import PlacedLane, PlacedMapping, PlacedStage
+from dse.results import PlanResult
+
+
+class Stager:
+    """Writes stage files; equal stages of different plans and lanes share one file.
+
+    Parameters
+    ----------
+    file, graph
+        The model.
+    folder
+        Where the stage files go; made when missing.
+
+    Notes
+    -----
+    A lane of one stage runs the user's own file: that is what "the whole model" means.
+    """
+
+    def __init__(self, file: ModelFile, graph: LayerGraph, folder: Path) -> None:
+        self._file = file
+        self._graph = graph
+        self._folder = folder
+        self._splits: dict[tuple[tuple[int, ...], ...], SplitModel] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def split(self, lane: PlacedLane) -> SplitModel:
+        """Cut the model at the borders of a lane's stages (remembered)."""
+        layers = tuple(stage.layers for stage in lane.stages)
+        if layers not in self._splits:
+            self._splits[layers] = split(self._file, self._graph, layers)
+        return self._splits[layers]
+
+    def stage_path(self, stage: PlacedStage) -> Path:
+        """Return the file of a stage; its name tells the layers."""
+        if len(stage.layers) == len(self._graph.layers):
+            return self._file.path
+        span = stage.span
+        if len(span) > 40:
+            span = f"{span[:24]}-{hashlib.sha256(span.encode()).hexdigest()[:8]}"
+        return self._folder / f"layers-{span.replace(',', '+')}.tflite"
+
+    def pipeline(self, plan: PlanResult) -> PipelinePlan:
+        """Write what is missing and return the plan for the runtime."""
+        lanes = tuple(self._lane(lane) for lane in plan.mapping.lanes)
+        tensors = self._graph.tensors
+        return PipelinePlan(
+            plan.name,
+            lanes,
+            tuple(port_of(tensors[index]) for index in self._graph.inputs),
+            tuple(port_of(tensors[index]) for index in self._graph.outputs),
+        )
+
+    def _lane(self, lane: PlacedLane) -> LanePlan:
+        tensors = self._graph.tensors
+        if len(lane.stages) == 1:
+            inputs = tuple(port_of(tensors[index]) for index in self._graph.inputs)
+            outputs = tuple(port_of(tensors[index]) for index in self._graph.outputs)
+            return LanePlan((self._stage(lane.stages[0], inputs, outputs),))
+        stages = []
+        for stage, model in zip(lane.stages, self.split(lane).stages, strict=True):
+            path = self.stage_path(stage)
+            if not path.exists():
+                write_bytes(path, model.data)
+            stages.append(self._stage(stage, *_ports(model)))
+        return LanePlan(tuple(stages))
+
+    def _stage(self, stage: PlacedStage, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> StagePlan:
+        return StagePlan(
+            stage.name, self.stage_path(stage), stage.cluster, stage.cores, stage.threads, inputs, outputs
+        )
+
+    def files(self, mapping: PlacedMapping) -> dict[str, Path]:
+        """Return the file of each stage by the stage's name."""
+        return {stage.name: self.stage_path(stage) for stage in mapping.stages}
+
+
+def _ports(model: StageModel) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    inputs, outputs = (
+        tuple(Port(t.tensor, t.name, t.dtype, t.shape, t.n_bytes) for t in side)
+        for side in (model.inputs, model.outputs)
+    )
+    return inputs, outputs
