@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dse.errors import InputError
 from dse.platforms import Link, Slot
@@ -21,19 +21,25 @@ class Cost:
     Parameters
     ----------
     median_ns
-        None when the slot does not support the layer.
+        None when the slot does not support the layer.  Without what an invocation costs by itself
+        (``CostTable.overhead_ns``).
     samples_ns
-        Raw samples, in the order taken; empty for predictions.
+        Raw samples, in the order taken; empty for predictions.  Samples of an extracted layer
+        contain the invocation.
     source
         Where the number comes from.
     reason
-        Why the slot does not support the layer, else empty.
+        Why the slot does not support the layer, or what else is to be said about the number; else
+        empty.
+    interval_ns
+        Confidence interval (95 %) of the median, when there were enough samples.
     """
 
     median_ns: int | None
     samples_ns: tuple[int, ...] = ()
     source: Source = "extracted"
     reason: str = ""
+    interval_ns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,7 @@ class CostTable:
                         "source": c.source,
                         "samples_ns": list(c.samples_ns),
                         **({"reason": c.reason} if c.reason else {}),
+                        **({"interval_ns": list(c.interval_ns)} if c.interval_ns else {}),
                     }
                     for c in row
                 ]
@@ -212,9 +219,13 @@ def _cost(data: dict[str, Any]) -> Cost:
     median = data["median_ns"]
     if median is not None and int(median) < 0:
         raise ValueError(f"negative cost {median}")
+    interval = data.get("interval_ns")
+    if data["source"] not in get_args(Source):
+        raise ValueError(f"unknown source {data['source']!r}")
     return Cost(
         None if median is None else int(median),
         tuple(int(v) for v in data["samples_ns"]),
         data["source"],
         str(data.get("reason", "")),
+        None if interval is None else (int(interval[0]), int(interval[1])),
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dse import files
+from dse.errors import InputError
 from dse.platforms import Slot
 from dse.profiling.cache import Journal
 from dse.profiling.options import ProfileOptions
@@ -39,13 +40,14 @@ class Subject:
     path
         The model's file, or None when ``build`` writes one.
     build
-        Returns the bytes of the model, called when it is needed.
+        Returns the bytes of the model, called when it is needed; an ``InputError`` means that it
+        can not be a model of its own, and no slot gets a cost.
     """
 
     name: str
     n_bytes: int
     path: Path | None = None
-    build: Callable[[], bytes] | None = None
+    build: Callable[[], bytes | bytearray] | None = None
 
 
 @dataclass(slots=True)
@@ -104,7 +106,8 @@ class Campaign:
             yield batch
 
     def _run_batch(self, batch: Sequence[Subject], deadline: float) -> None:
-        paths = {subject.name: self._write(subject) for subject in batch}
+        paths = {subject.name: path for subject in batch if (path := self._write(subject)) is not None}
+        batch = [subject for subject in batch if subject.name in paths]
         try:
             for slot, worker in self.workers.items():
                 for subject in batch:
@@ -118,12 +121,17 @@ class Campaign:
                 if subject.path is None:
                     paths[subject.name].unlink(missing_ok=True)
 
-    def _write(self, subject: Subject) -> Path:
-        if subject.path is not None:
+    def _write(self, subject: Subject) -> Path | None:
+        if subject.path is not None or subject.build is None:
             return subject.path
         path = self.folder / f"{subject.name}.tflite"
-        if subject.build is not None:
+        try:
             files.write_bytes(path, subject.build())
+        except InputError as error:
+            for slot in self.workers:
+                self.journal.refuse(str(slot), subject.name, str(error))
+            self.task.advance(len(self.workers), f"{subject.name}: can not run alone")
+            return None
         return path
 
     def _load(self, slot: Slot, worker: SlotWorker, name: str, path: Path) -> None:
