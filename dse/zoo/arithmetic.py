@@ -18,69 +18,89 @@ from dse.zoo.draft import Array
 Floats = npt.NDArray[np.float64]
 # Rows of a weight matrix that are widened to double precision at a time.
 _ROWS = 512
+# Up to this many values per window, the windows are copied out and multiplied at once.
+_GATHERED = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A square window that slides over an image.
+    """A window that slides over an image.
 
     Parameters
     ----------
-    kernel, stride
-        Width of the window and step, in pixels.
+    kernel
+        Height and width of the window in pixels.
+    stride
+        Step in both directions.
     padding
         ``SAME`` (output = input size / stride, rounded up) or ``VALID`` (inside the image only).
     """
 
-    kernel: int
+    kernel: tuple[int, int]
     stride: int = 1
     padding: str = "SAME"
 
-    def pads(self, size: int) -> tuple[int, int]:
-        """Return how many pixels are put before and after a dimension of this size."""
-        if self.padding == "VALID":
-            return 0, 0
-        total = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)
-        return total // 2, total - total // 2
+    @classmethod
+    def of(cls, kernel: int | tuple[int, int], stride: int, padding: str) -> Window:
+        """Return a window; one number means a square one."""
+        return cls((kernel, kernel) if isinstance(kernel, int) else kernel, stride, padding)
 
-    def out_size(self, size: int) -> int:
-        """Return the number of places of the window along a dimension of this size."""
-        return (size + sum(self.pads(size)) - self.kernel) // self.stride + 1
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """All (row, column) inside the window."""
+        return tuple(np.ndindex(self.kernel))
+
+    def pads(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the pixels put (before, after) the height and the width of an image shape."""
+        if self.padding == "VALID":
+            return (0, 0), (0, 0)
+        totals = [
+            max((-(-size // self.stride) - 1) * self.stride + kernel - size, 0)
+            for size, kernel in zip(shape[1:3], self.kernel, strict=True)
+        ]
+        return (totals[0] // 2, totals[0] - totals[0] // 2), (totals[1] // 2, totals[1] - totals[1] // 2)
+
+    def out_sizes(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return the number of positions of the window down and across an image shape."""
+        (top, bottom), (left, right) = self.pads(shape)
+        height = (shape[1] + top + bottom - self.kernel[0]) // self.stride + 1
+        width = (shape[2] + left + right - self.kernel[1]) // self.stride + 1
+        return height, width
 
     def view(self, x: Floats, fill: float = 0.0) -> Array:
-        """Return a view (batch, rows, columns, channels, kernel, kernel) of all places."""
-        pads = [self.pads(size) for size in x.shape[1:3]]
+        """Return a view (batch, rows, columns, channels, kernel height, kernel width)."""
+        pads = self.pads(x.shape)
         if any(sum(pair) for pair in pads):
             x = np.pad(x, [(0, 0), *pads, (0, 0)], constant_values=fill)
-        view = np.lib.stride_tricks.sliding_window_view(x, (self.kernel, self.kernel), axis=(1, 2))
+        view = np.lib.stride_tricks.sliding_window_view(x, self.kernel, axis=(1, 2))
         return view[:, :: self.stride, :: self.stride]
 
 
 def conv2d(x: Floats, weights: Array, window: Window) -> Floats:
-    """Convolve, without bias: one matrix product per kernel position, or one in all when that is small."""
-    kernel, channels = window.kernel, weights.shape[3]
-    wide = weights.astype(np.float64)
+    """Convolve, without bias; grouped when the weights have fewer input channels than the image."""
+    groups = x.shape[3] // weights.shape[3]
+    parts = zip(np.split(x, groups, axis=3), np.split(weights.astype(np.float64), groups), strict=True)
+    return np.concatenate([_conv2d(image, part, window) for image, part in parts], axis=3)
+
+
+def _conv2d(x: Floats, weights: Floats, window: Window) -> Floats:
+    """Convolve by one matrix product per place of the window, or one in all when that is small."""
     view = window.view(x)
-    if kernel == 1:
-        return np.asarray(view[..., 0, 0] @ wide[:, 0, 0].T)
-    if channels * kernel <= 64:
+    if weights[0].size <= _GATHERED:
         rows = view.transpose(0, 1, 2, 4, 5, 3).reshape(*view.shape[:3], -1)
-        return np.asarray(rows @ wide.reshape(len(wide), -1).T)
-    total = np.zeros((*view.shape[:3], len(wide)))
-    for row in range(kernel):
-        for column in range(kernel):
-            total += np.ascontiguousarray(view[..., row, column]) @ wide[:, row, column].T
+        return np.asarray(rows @ weights.reshape(len(weights), -1).T)
+    total = np.zeros((*view.shape[:3], len(weights)))
+    for row, column in window.places:
+        total += np.ascontiguousarray(view[..., row, column]) @ weights[:, row, column].T
     return total
 
 
 def depthwise_conv2d(x: Floats, weights: Array, window: Window) -> Floats:
     """Convolve each channel with its own kernel; weights (1, height, width, channels)."""
-    kernel = window.kernel
     view = window.view(x)
     total = np.zeros(view.shape[:4])
-    for row in range(kernel):
-        for column in range(kernel):
-            total += view[..., row, column] * weights[0, row, column]
+    for row, column in window.places:
+        total += view[..., row, column] * weights[0, row, column]
     return total
 
 
@@ -99,10 +119,9 @@ def transpose_conv2d(x: Floats, weights: Array, stride: int) -> Floats:
 def max_pool(x: Floats, window: Window) -> Floats:
     """Take the maximum of each window."""
     view = window.view(x, fill=-np.inf)
-    best = view[..., 0, 0].copy()
-    for row in range(window.kernel):
-        for column in range(window.kernel):
-            np.maximum(best, view[..., row, column], out=best)
+    best = np.full(view.shape[:4], -np.inf)
+    for row, column in window.places:
+        np.maximum(best, view[..., row, column], out=best)
     return best
 
 

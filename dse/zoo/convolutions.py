@@ -22,27 +22,37 @@ def conv2d(
     net: Builder,
     x: DraftTensor,
     filters: int,
-    kernel: int,
+    kernel: int | tuple[int, int],
     *,
     name: str,
     stride: int = 1,
     padding: str = "SAME",
+    groups: int = 1,
     activation: str = "NONE",
     gain: float = 1.0,
 ) -> DraftTensor:
-    """Convolve with a square kernel; ``gain`` is the deviation of the result before activation."""
-    window = Window(kernel, stride, padding)
-    channels = x.shape[3]
-    weights = net.random(f"{name}/weights", (filters, kernel, kernel, channels))
+    """Convolve with a kernel (a number, or height and width).
+
+    Parameters
+    ----------
+    groups
+        Filters and channels are split into this many groups that do not see each other.
+    gain
+        Deviation of the result before activation.
+    """
+    window = Window.of(kernel, stride, padding)
+    shape = (filters, *window.kernel, x.shape[3] // groups)
+    weights = net.random(f"{name}/weights", shape)
     y = None if x.sample is None else arithmetic.conv2d(x.sample, weights, window)
-    fallback = fan_in_scale(kernel * kernel * channels, gain)
+    fallback = fan_in_scale(weights[0].size, gain)
     scale, bias = _scale_and_bias(net, y, name, np.full(filters, fallback), gain)
     drawn = _Convolution(
         x, window, (weights * scale[:, None, None, None]).astype(np.float32), bias, activation
     )
     result = None if y is None else arithmetic.activate(y * scale + bias, activation)
     options = Options("Conv2DOptions", drawn.options)
-    return drawn.emit(net, name, "CONV_2D", options, result)
+    # 6 is the first operator version with groups.
+    return drawn.emit(net, name, "CONV_2D", options, result, version=1 if groups == 1 else 6)
 
 
 def depthwise_conv2d(
@@ -57,7 +67,7 @@ def depthwise_conv2d(
     gain: float = 1.0,
 ) -> DraftTensor:
     """Convolve each channel with a square kernel of its own."""
-    window = Window(kernel, stride, padding)
+    window = Window.of(kernel, stride, padding)
     channels = x.shape[3]
     weights = net.random(f"{name}/weights", (1, kernel, kernel, channels))
     y = None if x.sample is None else arithmetic.depthwise_conv2d(x.sample, weights, window)
@@ -131,8 +141,17 @@ class _Convolution:
             "dilation_h_factor": 1,
         }
 
-    def emit(self, net: Builder, name: str, op: str, options: Options, result: Floats | None) -> DraftTensor:
-        height, width = (self.window.out_size(size) for size in self.x.shape[1:3])
+    def emit(
+        self,
+        net: Builder,
+        name: str,
+        op: str,
+        options: Options,
+        result: Floats | None,
+        *,
+        version: int = 1,
+    ) -> DraftTensor:
         weights, bias = net.constant(self.weights, f"{name}/weights"), net.constant(self.bias, f"{name}/bias")
-        shape = (self.x.shape[0], height, width, len(self.bias))
-        return net.emit(op, [self.x, weights, bias], name, shape, options=options, result=result)
+        shape = (self.x.shape[0], *self.window.out_sizes(self.x.shape), len(self.bias))
+        inputs = [self.x, weights, bias]
+        return net.emit(op, inputs, name, shape, options=options, version=version, result=result)

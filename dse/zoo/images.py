@@ -42,30 +42,29 @@ def max_pool(
     net: Builder, x: DraftTensor, kernel: int, stride: int, *, name: str, padding: str = "SAME"
 ) -> DraftTensor:
     """Take the maximum of each window."""
-    return _pool(net, "MAX_POOL_2D", x, Window(kernel, stride, padding), name)
+    return _pool(net, "MAX_POOL_2D", x, Window.of(kernel, stride, padding), name)
 
 
 def average_pool(
     net: Builder, x: DraftTensor, kernel: int, stride: int, *, name: str, padding: str = "SAME"
 ) -> DraftTensor:
     """Take the mean of each window; padding does not count."""
-    return _pool(net, "AVERAGE_POOL_2D", x, Window(kernel, stride, padding), name)
+    return _pool(net, "AVERAGE_POOL_2D", x, Window.of(kernel, stride, padding), name)
 
 
 def _pool(net: Builder, op: str, x: DraftTensor, window: Window, name: str) -> DraftTensor:
-    height, width = (window.out_size(size) for size in x.shape[1:3])
     pool = arithmetic.max_pool if op == "MAX_POOL_2D" else arithmetic.average_pool
     return net.emit(
         op,
         [x],
         name,
-        (x.shape[0], height, width, x.shape[3]),
+        (x.shape[0], *window.out_sizes(x.shape), x.shape[3]),
         options=Options(
             "Pool2DOptions",
             {
                 **window_options(window, "NONE"),
-                "filter_width": window.kernel,
-                "filter_height": window.kernel,
+                "filter_width": window.kernel[1],
+                "filter_height": window.kernel[0],
             },
         ),
         evaluate=lambda image: pool(image, window),

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dse.zoo.builder import Builder
 from dse.zoo.convolutions import conv2d, depthwise_conv2d
 from dse.zoo.draft import Draft, DraftTensor
-from dse.zoo.images import global_mean, image_input
-from dse.zoo.vectors import add, fully_connected, softmax
-
-# Deviation of the logits: the classes' probabilities differ, and move with the input.
-LOGIT_GAIN = 3.0
+from dse.zoo.heads import classifier
+from dse.zoo.images import image_input
+from dse.zoo.vectors import add
 
 # (expansion, channels, repeats, stride of the first) - table 2 of the MobileNetV2 paper.
 INVERTED_RESIDUALS = (
@@ -30,13 +28,6 @@ def scaled_channels(channels: int, width_percent: int) -> int:
     wanted = channels * width_percent / 100
     rounded = max(8, int(wanted + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * wanted else rounded
-
-
-def classifier(net: Builder, x: DraftTensor, classes: int) -> DraftTensor:
-    """Draw what all image classifiers end with: global mean, one matrix, softmax."""
-    pooled = global_mean(net, x, name="head/pool")
-    logits = fully_connected(net, pooled, classes, name="head/logits", gain=LOGIT_GAIN)
-    return softmax(net, logits, name="head/probabilities")
 
 
 def draw_mobilenet_v2(parameters: Mapping[str, int], seed: int) -> Draft:

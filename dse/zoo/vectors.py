@@ -12,7 +12,7 @@ import numpy as np
 from dse.flatbuffer.records import Options
 from dse.flatbuffer.schema import enum_value
 from dse.zoo import arithmetic
-from dse.zoo.arithmetic import Floats
+from dse.zoo.arithmetic import Floats, round_statistic
 from dse.zoo.builder import Builder
 from dse.zoo.draft import DraftTensor
 from dse.zoo.scaling import BIAS_SIZE, channel_scale, fan_in_scale
@@ -26,10 +26,17 @@ def fully_connected(
     name: str,
     activation: str = "NONE",
     gain: float = 1.0,
+    centred: bool = False,
 ) -> DraftTensor:
     """Multiply the last dimension by a weight matrix and add a bias; leading dimensions stay.
 
-    ``gain`` is the size of the result before activation.
+    Parameters
+    ----------
+    gain
+        Size of the result before activation, for the sample frame.
+    centred
+        Whether the bias takes away what the sample frame gives, so that the result tells how
+        another frame differs from it.
     """
     features = x.shape[-1]
     weights = net.random(f"{name}/weights", (units, features))
@@ -41,6 +48,8 @@ def fully_connected(
         # One scale for the layer: its channels' means carry signal here, so they stay.
         scale = float(channel_scale(y.reshape(1, -1), gain)[0][0])
         y *= scale
+        if centred:
+            bias = (bias - round_statistic(y.reshape(-1, units).mean(axis=0))).astype(np.float32)
     weights *= np.float32(scale)
     keep = len(x.shape) > 2
     return net.emit(
