@@ -1,0 +1,218 @@
+"""The result on a terminal: a table of at most 80 columns and the few sentences that matter."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from dse.reports.wording import disagreement, format_share, gain, labels, proof_text
+from dse.results import PlanResult, RunResult, StageNumbers
+from dse.units import NS_PER_MS, format_hz, format_ns
+
+WIDTH = 80
+MAX_ROWS = 14
+BROKEN = "refused"
+
+Style = Callable[[str], str]
+
+
+def plain(text: str) -> str:
+    """Leave a text as it is."""
+    return text
+
+
+def bold(text: str) -> str:
+    """Show a text in bold on a terminal."""
+    return f"\033[1m{text}\033[0m"
+
+
+def result_text(result: RunResult, highlight: Style = plain) -> str:
+    """Write the final table, the winning mapping and what to know about them.
+
+    Parameters
+    ----------
+    result
+        Of a run.
+    highlight
+        Applied to the winner's line (see ``bold``); must not change the visible width.
+
+    Returns
+    -------
+    str
+        Lines of at most 80 columns, without a line break at the end.
+    """
+    lines = _table(result, highlight)
+    lines += ["", *_mapping(result)]
+    notes = [
+        f"Bound: {proof_text(result.proof)}.",
+        *([f"Why: {result.reason}"] if result.reason else []),
+        *([text] if (text := disagreement(result)) else []),
+        *([f"Outputs: {result.output_check}"] if result.output_check else []),
+        *_refusals(result),
+        *(f"Note: {label}." for label in labels(result)),
+        *(f"Warning: {warning}" for warning in result.warnings),
+        *([f"Files: {result.run_dir}"] if result.run_dir else []),
+    ]
+    lines.append("")
+    for note in notes:
+        lines += _wrap(note)
+    return "\n".join(lines)
+
+
+def _refusals(result: RunResult) -> list[str]:
+    broken = [plan for plan in result.plans if not plan.feasible]
+    if not broken:
+        return []
+    first = f"{broken[0].name}: {'; '.join(broken[0].predicted.violations)}"
+    return [f"Refused: {len(broken)} plans break a limit or a pin, for example {first}."]
+
+
+def _wrap(text: str, indent: str = "  ") -> list[str]:
+    text = " ".join(text.split()).replace(" %", "\u00a0%")  # a number and its percent sign stay together
+    lines = textwrap.wrap(text, WIDTH, subsequent_indent=indent)
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def shown_plans(result: RunResult) -> list[int]:
+    """Return the indices of the plans that fit the table: the best, and every role's best."""
+    order = list(range(len(result.plans)))
+    if len(order) <= MAX_ROWS:
+        return order
+    keep = {result.winner}
+    for role in ("baseline", "candidate"):
+        keep |= {next((n for n in order if result.plans[n].role == role), result.winner)}
+    for number in order:
+        if len(keep) >= MAX_ROWS:
+            break
+        keep.add(number)
+    return sorted(keep)
+
+
+def _table(result: RunResult, highlight: Style) -> list[str]:
+    measured = any(plan.measured is not None for plan in result.plans)
+    shown = shown_plans(result)
+    heads = [
+        "plan",
+        "stages",
+        "cores",
+        "pred.",
+        *(["meas.", "error"] if measured else []),
+        "ms",
+        "MiB",
+        "gain",
+    ]
+    rows = [_row(result.plans[number], result, measured) for number in shown]
+    widths = [max(len(head), *(len(row[n]) for row in rows)) for n, head in enumerate(heads)]
+    room = WIDTH - 2 - sum(width + 1 for width in widths[1:])
+    widths[0] = min(max(widths[0], 10), room)
+    lines = [
+        f"{shorten(result.graph.name, 38)} on {shorten(result.platform.name, 37)}",
+        "pred., meas.: frames/s    ms: latency    MiB: memory    gain: over the best",
+        "plan that needs no search (marked *)    stages: lanes x stages of a lane",
+        "",
+        _line("  ", heads, widths),
+    ]
+    best_baseline = result.best_baseline
+    for number, row in zip(shown, rows):
+        plan = result.plans[number]
+        mark = "> " if number == result.winner else "* " if plan is best_baseline else "  "
+        line = _line(mark, row, widths)
+        lines.append(highlight(line) if number == result.winner else line)
+    hidden = len(result.plans) - len(shown)
+    if hidden:
+        lines.append(f"  ... and {hidden} more in the report")
+    return lines
+
+
+def _row(plan: PlanResult, result: RunResult, measured: bool) -> list[str]:
+    lanes = plan.mapping.lanes
+    deepest = max(len(lane.stages) for lane in lanes)
+    real = plan.measured
+    latency_ns = real.latency_ns if real else plan.predicted.latency_ns
+    memory_bytes = real.memory_bytes if real and real.memory_bytes else plan.predicted.memory_bytes
+    return [
+        plan.name,
+        f"{len(lanes)}x{deepest}",
+        str(len(plan.mapping.cores)),
+        format_hz(plan.predicted.throughput_hz),
+        *([format_hz(real.throughput_hz) if real else "-", format_share(plan.error)] if measured else []),
+        _digits(latency_ns / NS_PER_MS),
+        _digits(memory_bytes / 2**20),
+        format_share(gain(plan, result)) if plan.feasible else BROKEN,
+    ]
+
+
+def _digits(value: float) -> str:
+    """Write a number with about three digits and no exponent."""
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
+
+
+def _line(mark: str, cells: Sequence[str], widths: Sequence[int]) -> str:
+    first = shorten(cells[0], widths[0])
+    rest = " ".join(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:]))
+    return f"{mark}{first.ljust(widths[0])} {rest}".rstrip()
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text in the middle, where names differ least."""
+    text = "".join(char if char.isprintable() else "?" for char in text)
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return text[:head] + "…" + text[len(text) - (width - 1 - head) :] if width > 1 else "…"[:width]
+
+
+def _mapping(result: RunResult) -> list[str]:
+    """Show the winning mapping, stage by stage; the bottleneck of each lane is marked."""
+    best = result.best
+    numbers = {stage.name: stage for stage in best.stages}
+    lanes = best.mapping.lanes
+    groups: dict[tuple[tuple[tuple[int, ...], str, int], ...], list[int]] = {}
+    for number, lane in enumerate(lanes):
+        key = tuple((stage.layers, stage.cluster, stage.threads) for stage in lane.stages)
+        groups.setdefault(key, []).append(number)
+    heads = ["lane", "layers", "on", "cores", "predicted", "measured", ""]
+    rows = []
+    for members in groups.values():
+        stages = lanes[members[0]].stages
+        slowest = max(range(len(stages)), key=lambda place: _busy_ns(numbers.get(stages[place].name)))
+        for place, stage in enumerate(stages):
+            cores = [format_cores(lanes[member].stages[place].cores) for member in members]
+            rows.append(
+                [
+                    format_cores(members) if place == 0 else "",
+                    shorten(stage.span, 18),
+                    shorten(stage.slot, 14),
+                    shorten(" | ".join(cores), 18),
+                    *_times(numbers.get(stage.name)),
+                    "<- slowest" if place == slowest and len(stages) > 1 else "",
+                ]
+            )
+    widths = [max(len(row[n]) for row in [heads, *rows]) for n in range(len(heads))]
+    title = f"The winner: {shorten(best.name, WIDTH - 12)}"
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in [heads, *rows]]
+    return [title, *(shorten(f"  {line}".rstrip(), WIDTH) for line in text)]
+
+
+def _busy_ns(numbers: StageNumbers | None) -> int:
+    if numbers is None:
+        return 0
+    return numbers.predicted_busy_ns if numbers.measured_busy_ns is None else numbers.measured_busy_ns
+
+
+def _times(numbers: StageNumbers | None) -> tuple[str, str]:
+    if numbers is None:
+        return "-", "-"
+    measured_ns = numbers.measured_busy_ns
+    return format_ns(numbers.predicted_busy_ns), "-" if measured_ns is None else format_ns(measured_ns)
+
+
+def format_cores(numbers: Sequence[int]) -> str:
+    """Write numbers shortly, for example ``0-3,6``."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

@@ -1,0 +1,117 @@
+"""Facts of a run that every report words alike: labels, bound and gap, the answer in a sentence."""
+
+from __future__ import annotations
+
+from dse.placement import PlacedMapping
+from dse.results import PlanResult, Proof, RunResult, score
+from dse.units import format_hz, format_ns
+
+AGREES = 0.10
+"""Prediction and measurement agree when they differ by at most this share."""
+
+
+def format_share(value: float | None) -> str:
+    """Write a signed share in percent, for example ``+12 %``."""
+    if value is None:
+        return "-"
+    percent = value * 100
+    if abs(percent) >= 999.5:
+        return f"{value + 1:.3g}x" if value > 0 else f"{percent:+.0f} %"
+    return f"{percent:+.1f} %" if abs(percent) < 9.95 else f"{percent:+.0f} %"
+
+
+def gain(plan: PlanResult, result: RunResult) -> float | None:
+    """Gain of a plan over the best plan that needs no search, or None where there is none.
+
+    Compared like with like: measured with measured, else predicted with predicted.
+    """
+    baseline = result.best_baseline
+    if baseline is None:
+        return None
+    if plan.measured is not None and baseline.measured is not None:
+        over, under = plan.measured.throughput_hz, baseline.measured.throughput_hz
+    else:
+        over, under = plan.predicted.throughput_hz, baseline.predicted.throughput_hz
+    return over / under - 1 if under > 0 else None
+
+
+def cores_text(mapping: PlacedMapping) -> str:
+    """Write the cores in use by cluster, for example ``3 big, 4 LITTLE``."""
+    used: dict[str, set[int]] = {}
+    for stage in mapping.stages:
+        used.setdefault(stage.cluster, set()).update(stage.cores)
+    return ", ".join(f"{len(cores)} {cluster}" for cluster, cores in used.items())
+
+
+def labels(result: RunResult) -> tuple[str, ...]:
+    """Return what the numbers are not: emulated, described, predicted, not measured."""
+    found = []
+    if result.platform.emulated:
+        found.append("emulated: the unlike cores are imitated on this machine, not real ones")
+    if result.platform.origin == "described":
+        found.append("described: the platform was written down, not detected")
+    if not result.costs.measured:
+        sources = sorted({cost.source for row in result.costs.costs for cost in row})
+        found.append(f"{'/'.join(sources)}: layer costs are predicted, not measured")
+    if all(plan.measured is None for plan in result.plans):
+        found.append("not measured: frames/s are predictions, no plan was run")
+    return tuple(found)
+
+
+def proof_text(proof: Proof) -> str:
+    """Say what is proved about the best prediction."""
+    status = {
+        "optimal": f"best possible among {proof.family}",
+        "feasible": f"best found among {proof.family}, not proved",
+        "infeasible": "proved impossible",
+        "unknown": "nothing found in time",
+    }.get(proof.status, proof.status)
+    parts = [f"{status} (solver {proof.solver}, {format_ns(proof.wall_ns)})"]
+    if proof.bound_hz is not None:
+        parts.append(f"no mapping can be predicted above {format_hz(proof.bound_hz)} frames/s")
+    if proof.gap is not None:
+        parts.append(f"gap {proof.gap * 100:.1f} %")
+    return "; ".join(parts)
+
+
+def disagreement(result: RunResult) -> str:
+    """Return a note when measurement and prediction disagree about the winner, else an empty text."""
+    best = result.best
+    if best.measured is None:
+        return ""
+    measured = [plan for plan in result.plans if plan.measured is not None and plan.feasible]
+    favourite = max(measured, key=lambda plan: plan.predicted.throughput_hz)
+    if favourite.mapping.signature != best.mapping.signature and (
+        favourite.predicted.throughput_hz > best.predicted.throughput_hz
+    ):
+        return (
+            f"Measurement overruled prediction: {favourite.name} was predicted best "
+            f"({format_hz(favourite.predicted.throughput_hz)} frames/s) but ran at "
+            f"{format_hz(score(favourite))}; {best.name} ran at {format_hz(score(best))}."
+        )
+    if best.error is not None and abs(best.error) > AGREES:
+        return (
+            f"Prediction is off by {format_share(best.error)} for the winner "
+            f"(predicted {format_hz(best.predicted.throughput_hz)}, "
+            f"measured {format_hz(score(best))} frames/s)."
+        )
+    return ""
+
+
+def answer(result: RunResult) -> str:
+    """Return the answer in one sentence with its numbers."""
+    best = result.best
+    verb = "runs at" if best.measured is not None else "is predicted to run at"
+    latency_ns = best.measured.latency_ns if best.measured else best.predicted.latency_ns
+    text = (
+        f"{result.graph.name} on {result.platform.name}: {best.name} ({cores_text(best.mapping)}) {verb} "
+        f"{format_hz(score(best))} frames/s with {format_ns(latency_ns)} latency"
+    )
+    share, baseline = gain(best, result), result.best_baseline
+    if share is None or baseline is None:
+        return text + "."
+    if baseline.mapping.signature == best.mapping.signature:
+        return text + "; it is itself the best plan that needs no search."
+    if share < 0:
+        return text + f", {-share * 100:.1f} % below the best plan without search ({baseline.name})."
+    return text + f", {share * 100:.1f} % above the best plan without search ({baseline.name})."
