@@ -216,13 +216,14 @@ class Pipeline:
         DeviceError
             Too few frames in the window; names the plan.
         """
-        found = []
-        for lane, run in zip(self.plan.lanes, runs):
-            try:
-                found.append(figures(lane, self.plan, run.stamps, window_ns))
-            except DeviceError as error:
-                raise DeviceError(f"plan {self.plan.name!r}: {error}") from None
-        return tuple(found)
+        return tuple(self.lane_figures(lane, run, window_ns) for lane, run in enumerate(runs))
+
+    def lane_figures(self, lane: int, run: LaneRun, window_ns: tuple[int, int] | None = None) -> LaneTimes:
+        """Turn the time stamps of one lane into figures; raises as ``times`` does."""
+        try:
+            return figures(self.plan.lanes[lane], self.plan, run.stamps, window_ns)
+        except DeviceError as error:
+            raise DeviceError(f"plan {self.plan.name!r}, lane {lane}: {error}") from None
 
     def check_affinity(self) -> tuple[tuple[ThreadRecord, ...], ...]:
         """Read the mask of every thread of every lane back again."""

@@ -1,0 +1,348 @@
+"""Several plans measured side by side, so that a drift of the machine meets them all.
+
+Repeats are interleaved in shuffled order.  Throughput is sustained: warm-up excluded, taken from the
+times at which frames leave the lanes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dse.conditions import Conditions, Drift, drift, snapshot
+from dse.errors import DeviceError
+from dse.pipeline.affinity import ThreadRecord
+from dse.pipeline.engine import Array
+from dse.pipeline.plan import PipelinePlan
+from dse.pipeline.supervise import LaneRun, Pipeline
+from dse.pipeline.timeline import LaneTimes, Percentiles
+from dse.progress import Progress, SilentProgress
+
+_RESIDENT_SHARE = 0.5
+_MIN_FRAMES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """How to measure.
+
+    Parameters
+    ----------
+    repeats
+        Runs of each plan.
+    seconds
+        Measuring window of a run; made longer for plans that are slow.
+    warmup_s
+        Time before the window.
+    empty_frames
+        Single frames for the latency of an empty lane.
+    extra_repeats
+        Further runs of a plan whose repeats were disturbed (steal time, foreign work).
+    seed
+        Of the order of the runs.
+    queue_depth
+        Frames that may wait in front of a stage.
+    """
+
+    repeats: int = 3
+    seconds: float = 1.0
+    warmup_s: float = 0.3
+    empty_frames: int = 5
+    extra_repeats: int = 0
+    seed: int = 0
+    queue_depth: int = 2
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One run of one plan: figures and raw time stamps per lane, and what the machine did besides."""
+
+    lanes: tuple[LaneTimes, ...]
+    conditions: Conditions
+    drift: Drift
+    window_ns: tuple[int, int]
+    runs: tuple[LaneRun, ...]
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine did something else besides, or changed."""
+        return bool(self.drift.warnings)
+
+    @property
+    def throughput_hz(self) -> float:
+        """Sum over the lanes."""
+        return sum(lane.throughput_hz for lane in self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class StageMeasurement:
+    """A stage over all repeats: medians over the repeats of the medians per frame."""
+
+    lane: int
+    name: str
+    receive_ns: int
+    compute_ns: int
+    send_ns: int
+    wait_ns: int
+    utilisation: float
+
+    @property
+    def busy_ns(self) -> int:
+        """Time per frame that the stage's cores are taken."""
+        return self.receive_ns + self.compute_ns + self.send_ns
+
+
+@dataclass(frozen=True)
+class PlanMeasurement:
+    """A plan, measured.
+
+    Parameters
+    ----------
+    plan
+        Its name.
+    repeats
+        In the order taken; undisturbed ones decide where there are at least two.
+    empty
+        Single frames in an otherwise idle pipeline, per lane.
+    memory_bytes
+        Sum over the lanes of the peak of what the model added to an empty process.
+    process_bytes
+        Sum over the lanes of the whole process's peak.
+    threads
+        Masks read back from every thread after the last repeat, per lane.
+    """
+
+    plan: str
+    repeats: tuple[Repeat, ...]
+    empty: tuple[LaneTimes, ...]
+    memory_bytes: int
+    process_bytes: int
+    threads: tuple[tuple[ThreadRecord, ...], ...]
+
+    @property
+    def counted(self) -> tuple[Repeat, ...]:
+        """The repeats that decide."""
+        calm = tuple(repeat for repeat in self.repeats if not repeat.disturbed)
+        return calm if len(calm) >= 2 else self.repeats
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether too few repeats were calm, so that disturbed ones count."""
+        return any(repeat.disturbed for repeat in self.counted)
+
+    @property
+    def samples_hz(self) -> tuple[float, ...]:
+        """Throughput of every repeat, in the order taken."""
+        return tuple(repeat.throughput_hz for repeat in self.repeats)
+
+    @property
+    def throughput_hz(self) -> float:
+        """Median over the repeats that count."""
+        return statistics.median(repeat.throughput_hz for repeat in self.counted)
+
+    @property
+    def spread_hz(self) -> tuple[float, float]:
+        """Lowest and highest of the repeats that count."""
+        values = [repeat.throughput_hz for repeat in self.counted]
+        return min(values), max(values)
+
+    @property
+    def empty_latency_ns(self) -> Percentiles:
+        """One frame in an empty lane: the worst lane."""
+        return max((lane.latency_ns for lane in self.empty), key=lambda latency: latency.median)
+
+    @property
+    def latency_ns(self) -> Percentiles:
+        """From source to sink in the running pipeline: the worst lane, medians over the repeats."""
+
+        def worst(kind: str) -> int:
+            slowest = [max(int(getattr(lane.latency_ns, kind)) for lane in r.lanes) for r in self.counted]
+            return round(statistics.median(slowest))
+
+        return Percentiles(worst("median"), worst("p90"), worst("p99"))
+
+    @property
+    def stages(self) -> tuple[StageMeasurement, ...]:
+        """All stages of all lanes."""
+        found = []
+        for lane, times in enumerate(self.counted[0].lanes):
+            for number, stage in enumerate(times.stages):
+                same = [repeat.lanes[lane].stages[number] for repeat in self.counted]
+                receive, compute, send, wait = (
+                    round(statistics.median(getattr(one, f"{part}_ns") for one in same))
+                    for part in ("receive", "compute", "send", "wait")
+                )
+                utilisation = statistics.median(one.utilisation for one in same)
+                found.append(StageMeasurement(lane, stage.name, receive, compute, send, wait, utilisation))
+        return tuple(found)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What disturbed which repeat."""
+        return tuple(
+            f"repeat {number}: {'; '.join(repeat.drift.warnings)}"
+            for number, repeat in enumerate(self.repeats)
+            if repeat.disturbed
+        )
+
+
+def measure_plans(
+    plans: Sequence[PipelinePlan],
+    frames: Sequence[Sequence[Array]],
+    options: MeasureOptions | None = None,
+    progress: Progress | None = None,
+    keep: Callable[[PlanMeasurement], None] | None = None,
+) -> tuple[PlanMeasurement, ...]:
+    """Measure plans as real pipelines, interleaved.
+
+    Parameters
+    ----------
+    plans
+        With unique names.
+    frames
+        Prepared frames for the model.
+    options
+        How.
+    progress
+        Told about every run.
+    keep
+        Called after every run with what is known of its plan so far, so that an interruption
+        loses nothing that was measured.
+
+    Returns
+    -------
+    tuple of PlanMeasurement
+        In the order of ``plans``.
+
+    Raises
+    ------
+    DseError
+        A plan can not be built, or a lane died, stalled or failed; names the plan.
+    """
+    options = options or MeasureOptions()
+    progress = progress or SilentProgress()
+    names = [plan.name for plan in plans]
+    if len(set(names)) != len(names):
+        raise DeviceError(f"plans to be measured need different names, got {names}")
+    order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
+    with (
+        _Residents(options, frames) as residents,
+        progress.task("measuring plans", len(plans) * options.repeats) as task,
+    ):
+        found: dict[str, PlanMeasurement] = {}
+        for _ in range(options.repeats):
+            for plan in order.sample(list(plans), len(plans)):
+                found[plan.name] = _measure_once(residents, plan, found.get(plan.name), options)
+                task.advance(1, f"{plan.name}: {found[plan.name].samples_hz[-1]:.1f} frames/s")
+                if keep is not None:
+                    keep(found[plan.name])
+        for _ in range(options.extra_repeats):
+            for plan in order.sample(list(plans), len(plans)):
+                if found[plan.name].disturbed:
+                    progress.log(
+                        f"{plan.name} was disturbed ({found[plan.name].notes[-1]}): measuring it again"
+                    )
+                    found[plan.name] = _measure_once(residents, plan, found[plan.name], options)
+                    if keep is not None:
+                        keep(found[plan.name])
+    return tuple(found[name] for name in names)
+
+
+class _Residents:
+    """The pipelines that stay resident between repeats, as far as memory allows."""
+
+    def __init__(self, options: MeasureOptions, frames: Sequence[Sequence[Array]]) -> None:
+        self._options = options
+        self._frames = frames
+        self._resident: dict[str, Pipeline] = {}
+        self._stack = ExitStack()
+        self._budget = int(_available_bytes() * _RESIDENT_SHARE)
+
+    def __enter__(self) -> _Residents:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None:
+            for pipeline in self._resident.values():
+                pipeline.close(kill=True)
+        self._stack.close()
+
+    def borrow(self, plan: PipelinePlan, stack: ExitStack) -> Pipeline:
+        """Return the plan's pipeline, built if need be; ``stack`` ends it if it does not stay."""
+        if plan.name in self._resident:
+            return self._resident[plan.name]
+        pipeline = Pipeline(plan, self._frames, queue_depth=self._options.queue_depth)
+        pipeline.__enter__()
+        stack.callback(pipeline.close)
+        size = sum(lane.peak_rss_bytes for lane in pipeline.memory)
+        if size <= self._budget:
+            stack.pop_all()
+            self._budget -= size
+            self._resident[plan.name] = pipeline
+            self._stack.callback(pipeline.close)
+        return pipeline
+
+
+def _measure_once(
+    residents: _Residents, plan: PipelinePlan, before: PlanMeasurement | None, options: MeasureOptions
+) -> PlanMeasurement:
+    with ExitStack() as stack:
+        pipeline = residents.borrow(plan, stack)
+        empty = before.empty if before else _empty_lanes(pipeline, options)
+        # A frame spends at most its empty-lane latency in the slowest stage.
+        longest_ns = max(lane.latency_ns.median for lane in empty)
+        seconds = max(options.seconds, _MIN_FRAMES * longest_ns / 1e9)
+        warmup = max(options.warmup_s, 2 * longest_ns / 1e9)
+        before_run, own = snapshot(plan.cores), _cpu_seconds(pipeline.pids)
+        runs = pipeline.run(seconds=warmup + seconds)
+        after = snapshot(plan.cores)
+        change = drift(before_run, after, own_busy_s=_cpu_seconds(pipeline.pids) - own)
+        begin = min(int(run.stamps[0, :, 0].min()) for run in runs)
+        window = (begin + int(warmup * 1e9), begin + int((warmup + seconds) * 1e9))
+        repeat = Repeat(pipeline.times(runs, window), after, change, window, runs)
+        memory = [run.memory for run in runs]
+        done = PlanMeasurement(
+            plan.name,
+            (repeat,),
+            empty,
+            sum(lane.peak_rss_bytes - lane.empty_rss_bytes for lane in memory),
+            sum(lane.peak_rss_bytes for lane in memory),
+            tuple(run.threads for run in runs),
+        )
+    return done if before is None else replace(done, repeats=(*before.repeats, repeat))
+
+
+def _empty_lanes(pipeline: Pipeline, options: MeasureOptions) -> tuple[LaneTimes, ...]:
+    """One frame at a time, one lane after the other."""
+    found = []
+    for lane in range(len(pipeline.plan.lanes)):
+        (run,) = pipeline.run(n_frames=max(2, options.empty_frames), in_flight=1, one_lane=lane)
+        found.append(pipeline.lane_figures(lane, run))
+    return tuple(found)
+
+
+def _available_bytes() -> int:
+    """Return the memory that may still be used, by the machine and by the control group."""
+    found = [snapshot(()).available_bytes or 0]
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    # No control group of version 2, or "max": the machine's memory counts.
+    with contextlib.suppress(OSError, ValueError):
+        found.append(max(0, int(limit.read_text()) - int(used.read_text())))
+    return min(found)
+
+
+def _cpu_seconds(pids: Sequence[int]) -> float:
+    """Return the CPU time that processes have used."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            # The command's name may hold spaces; fields are counted after its closing bracket.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

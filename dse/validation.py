@@ -1,0 +1,336 @@
+"""Whether the stages give the whole model's outputs, and whether the prediction was right.
+
+Split and whole model run under the same kernels in the same kind of process, several frames in a
+row, so that state is compared too.  Outputs should be bit-equal; where fusing differs at a cut,
+floating-point values may differ in the last digits, so there is a tolerance and it is reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dse.errors import MismatchError
+from dse.graph import LayerGraph
+from dse.inputs import STYLES, Frame, make_frames
+from dse.pipeline.engine import Array
+from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.plan import LanePlan, PipelinePlan, StagePlan
+from dse.pipeline.supervise import Pipeline
+from solvers.evaluate import Evaluation
+
+FLOAT_TOLERANCE = 1e-4
+"""Allowed difference of floating-point outputs, as a share of the output's range over all frames."""
+
+STEP_TOLERANCE = 1
+"""Allowed difference of 8- and 16-bit outputs, in quantisation steps; wider integers must be equal."""
+
+_MOVED = 10  # outputs count as moved when they change by this many tolerances
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """One output of the model, split against whole.
+
+    Parameters
+    ----------
+    name
+        Of the output.
+    max_difference
+        Largest absolute difference over all frames (in steps for integers).
+    tolerance
+        What is allowed, in the same unit.
+    value_range
+        Largest minus smallest value of the whole model's output over all frames.
+    unit
+        ``steps`` or ``values``.
+    bit_equal
+        Whether nothing differs at all.
+    moved
+        Whether different frames gave noticeably different values.
+    frame
+        The frame with the largest difference.
+    """
+
+    name: str
+    max_difference: float
+    tolerance: float
+    value_range: float
+    unit: str
+    bit_equal: bool
+    moved: bool
+    frame: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether the difference is within the tolerance."""
+        return self.max_difference <= self.tolerance
+
+    def __str__(self) -> str:
+        if self.bit_equal:
+            return f"{self.name}: bit-equal"
+        return (
+            f"{self.name}: differs by up to {self.max_difference:.3g} {self.unit} (frame {self.frame}; "
+            f"allowed {self.tolerance:.3g}, range of the output {self.value_range:.3g})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCheck:
+    """Outcome of a comparison of split and whole model."""
+
+    n_frames: int
+    outputs: tuple[OutputDifference, ...]
+
+    @property
+    def bit_equal(self) -> bool:
+        """Whether all outputs are equal to the last bit."""
+        return all(output.bit_equal for output in self.outputs)
+
+    @property
+    def outputs_moved(self) -> bool:
+        """Whether the frames changed at least one output: else the check says little."""
+        return any(output.moved for output in self.outputs)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all outputs are within their tolerance."""
+        return all(output.ok for output in self.outputs)
+
+    def __str__(self) -> str:
+        if self.bit_equal:
+            text = f"split equals whole to the last bit on {self.n_frames} frames"
+        else:
+            worst = max(self.outputs, key=lambda o: o.max_difference / (o.tolerance or 1e-30))
+            text = f"split equals whole within tolerance on {self.n_frames} frames ({worst})"
+        if not self.outputs_moved:
+            text += "; the frames did not move the outputs, so this says little"
+        return text
+
+
+def check_outputs(whole_model: Path, plan: PipelinePlan, frames: Sequence[Frame]) -> OutputCheck:
+    """Compare the stages of a plan with the whole model, several frames in a row.
+
+    Every lane that differs from the others is run as a real pipeline; where this machine lacks the
+    plan's cores (a plan for another platform), its stages run one after another on one core.
+
+    Parameters
+    ----------
+    whole_model
+        The uncut model.
+    plan
+        The stages.
+    frames
+        Inputs, in order; see ``moving_frames``.
+
+    Raises
+    ------
+    MismatchError
+        An output differs by more than its tolerance; quotes output, numbers and frame.
+    InputError, RuntimeRefusedError, ChildDiedError
+        A stage can not be run.
+    """
+    lanes: dict[tuple[tuple[str, int], ...], LanePlan] = {}
+    for lane in plan.lanes:
+        lanes.setdefault(tuple((str(s.model_path), s.threads) for s in lane.stages), lane)
+    available = os.sched_getaffinity(0)
+    here = all(set(lane.cores) <= available for lane in lanes.values())
+    found: OutputCheck | None = None
+    expected: dict[int, list[tuple[Array, ...]]] = {}
+    for lane in lanes.values():
+        alone = replace(plan, lanes=(lane if here else _on_one_core(lane, min(available)),))
+        threads = max(stage.threads for stage in alone.lanes[0].stages)
+        if threads not in expected:
+            expected[threads] = _run(_whole(whole_model, alone, threads), frames)
+        check = compare(alone, expected[threads], _run(alone, frames))
+        for output in check.outputs:
+            if not output.ok:
+                raise MismatchError(
+                    f"plan {plan.name!r}: the stages do not give the outputs of {whole_model.name}: "
+                    f"{output}. Stages: {', '.join(f'{s.name} ({s.model_path.name})' for s in lane.stages)}"
+                )
+        found = check if found is None else _worse(found, check)
+    assert found is not None  # noqa: S101 - a plan has lanes
+    return found
+
+
+def compare(
+    plan: PipelinePlan, whole: Sequence[tuple[Array, ...]], split: Sequence[tuple[Array, ...]]
+) -> OutputCheck:
+    """Compare two series of outputs, frame by frame; pure.
+
+    Raises
+    ------
+    MismatchError
+        The series differ in number, type or shape.
+    """
+    if len(whole) != len(split):
+        raise MismatchError(f"plan {plan.name!r}: {len(split)} frames came out, expected {len(whole)}")
+    found = []
+    for number, port in enumerate(plan.outputs):
+        ours = [frame[number] for frame in split]
+        theirs = [frame[number] for frame in whole]
+        if any(a.dtype != b.dtype or a.shape != b.shape for a, b in zip(ours, theirs)):
+            raise MismatchError(
+                f"plan {plan.name!r}: output {port.name!r} is {ours[0].dtype}{ours[0].shape}, "
+                f"expected {theirs[0].dtype}{theirs[0].shape}"
+            )
+        found.append(_difference(port.name or str(port.tensor), np.stack(theirs), np.stack(ours)))
+    return OutputCheck(len(whole), tuple(found))
+
+
+def moving_frames(
+    whole_model: Path, graph: LayerGraph, plan: PipelinePlan, n: int, seed: int
+) -> tuple[tuple[Frame, ...], bool]:
+    """Make frames that move the model's outputs, trying one style after another.
+
+    Parameters
+    ----------
+    whole_model, graph
+        The model.
+    plan
+        Any plan of it: gives inputs, outputs and a core to run on.
+    n, seed
+        See ``make_frames``.
+
+    Returns
+    -------
+    frames, moved
+        The first style that moves the outputs, or the first style at all and False.
+    """
+    available = os.sched_getaffinity(0)
+    first = plan.lanes[0].stages[0]
+    if not set(first.cores) <= available:
+        plan = replace(plan, lanes=(_on_one_core(plan.lanes[0], min(available)),))
+    candidates = []
+    floating = any(graph.tensors[index].dtype.startswith("float") for index in graph.inputs)
+    for style in STYLES if floating else STYLES[:1]:
+        frames = make_frames(graph, n, seed, style=style)
+        outputs = _run(_whole(whole_model, plan, 1), frames)
+        if compare(plan, outputs, outputs).outputs_moved:
+            return frames, True
+        candidates.append(frames)
+    return candidates[0], False
+
+
+@dataclass(frozen=True, slots=True)
+class StageError:
+    """A stage, predicted and measured, per frame."""
+
+    lane: int
+    name: str
+    predicted_busy_ns: int
+    measured_busy_ns: int
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted_busy_ns / max(1, self.measured_busy_ns) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionError:
+    """A plan, predicted and measured; errors are (predicted - measured) / measured.
+
+    ``throughput_interval`` spans the repeats that count.
+    """
+
+    plan: str
+    throughput: float
+    throughput_interval: tuple[float, float]
+    latency: float
+    stages: tuple[StageError, ...]
+
+
+def prediction_error(predicted: Evaluation, measured: PlanMeasurement) -> PredictionError:
+    """Compare a prediction with a measurement, stage by stage.
+
+    Parameters
+    ----------
+    predicted
+        Of the mapping that the plan was made from: same lanes and stages, in the same order.
+    measured
+        Of the plan.
+
+    Raises
+    ------
+    MismatchError
+        The two do not have the same lanes and stages.
+    """
+    wanted = [(lane, stage) for lane, one in enumerate(predicted.lanes) for stage in one.stages]
+    if [lane for lane, _ in wanted] != [stage.lane for stage in measured.stages]:
+        raise MismatchError(
+            f"plan {measured.plan!r}: {len(wanted)} stages were predicted, {len(measured.stages)} measured"
+        )
+    low, high = measured.spread_hz
+    return PredictionError(
+        measured.plan,
+        predicted.throughput_hz / measured.throughput_hz - 1,
+        (predicted.throughput_hz / high - 1, predicted.throughput_hz / low - 1),
+        predicted.latency_ns / max(1, measured.empty_latency_ns.median) - 1,
+        tuple(
+            StageError(lane, got.name, stage.busy_ns, got.busy_ns)
+            for (lane, stage), got in zip(wanted, measured.stages)
+        ),
+    )
+
+
+def _run(plan: PipelinePlan, frames: Sequence[Frame]) -> list[tuple[Array, ...]]:
+    with Pipeline(plan, frames) as pipeline:
+        return pipeline.collect(len(frames))[0]
+
+
+def _whole(model: Path, plan: PipelinePlan, threads: int) -> PipelinePlan:
+    first = next((s for s in plan.lanes[0].stages if s.threads == threads), plan.lanes[0].stages[0])
+    stage = StagePlan(
+        "whole model", model, first.cluster, first.cores, threads, inputs=plan.inputs, outputs=plan.outputs
+    )
+    return PipelinePlan(f"{plan.name}, uncut", (LanePlan((stage,)),), plan.inputs, plan.outputs)
+
+
+def _on_one_core(lane: LanePlan, core: int) -> LanePlan:
+    return LanePlan(tuple(replace(stage, cores=(core,), threads=1) for stage in lane.stages))
+
+
+def _difference(name: str, whole: npt.NDArray[Any], split: npt.NDArray[Any]) -> OutputDifference:
+    integral = whole.dtype.kind in "iub"
+    wide = np.complex128 if whole.dtype.kind == "c" else np.float64
+    theirs, ours = whole.astype(wide), split.astype(wide)
+    equal = (whole == split) | ((theirs != theirs) & (ours != ours))  # noqa: PLR0124 - true for NaN only
+    with np.errstate(invalid="ignore"):
+        gaps = np.where(equal, 0.0, np.abs(theirs - ours))
+        gaps = np.where(np.isnan(gaps), np.inf, gaps)
+        finite = np.abs(theirs[np.isfinite(theirs)]) if wide is np.complex128 else theirs[np.isfinite(theirs)]
+        spread = float(finite.max() - finite.min()) if finite.size else 0.0
+        changes = np.abs(theirs - theirs[:1])
+    largest = gaps.reshape(len(gaps), -1).max(axis=1) if gaps.size else np.zeros(len(gaps))
+    if integral:
+        tolerance = float(STEP_TOLERANCE if whole.dtype.itemsize <= 2 and whole.dtype.kind != "b" else 0)
+        moved = bool((changes > 0).any())
+    else:
+        tolerance = FLOAT_TOLERANCE * spread
+        moved = bool((changes > _MOVED * tolerance).any()) and spread > 0
+    frame = int(largest.argmax())
+    return OutputDifference(
+        name=name,
+        max_difference=float(largest[frame]),
+        tolerance=tolerance,
+        value_range=spread,
+        unit="steps" if integral else "values",
+        bit_equal=whole.tobytes() == split.tobytes(),
+        moved=moved,
+        frame=frame,
+    )
+
+
+def _worse(one: OutputCheck, other: OutputCheck) -> OutputCheck:
+    pairs = zip(one.outputs, other.outputs)
+    return OutputCheck(
+        one.n_frames, tuple(a if a.max_difference >= b.max_difference else b for a, b in pairs)
+    )
