@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from dse.files import write_bytes
-from dse.flatbuffer.cut import SplitModel, StageModel, split
+from dse.flatbuffer.cut import SplitModel, StageModel, manifest, split
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
 from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, port_of
@@ -81,6 +82,14 @@ class Stager:
         return StagePlan(
             stage.name, self.stage_path(stage), stage.cluster, stage.cores, stage.threads, inputs, outputs
         )
+
+    def write(self, lane: PlacedLane) -> None:
+        """Write the stage files of a lane that are not there yet."""
+        self._lane(lane)
+
+    def manifest(self, lane: PlacedLane) -> dict[str, Any]:
+        """Return how the stages of a lane connect (see ``dse.flatbuffer.cut.manifest``)."""
+        return manifest(self.split(lane))
 
     def files(self, mapping: PlacedMapping) -> dict[str, Path]:
         """Return the file of each stage by the stage's name."""

@@ -1,0 +1,273 @@
+"""The whole flow on one page: model -> layers -> costs -> search -> stages -> measurement -> answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dse.answer import choose, disagreements, explain
+from dse.config import Experiment
+from dse.config import ModelFile as ModelPath
+from dse.costs import CostTable
+from dse.detection import detect_platform
+from dse.errors import DseError, InputError, PlatformError
+from dse.files import write_bytes, write_json
+from dse.flatbuffer.layers import build_graph
+from dse.flatbuffer.reader import ModelFile, read_model
+from dse.graph import LayerGraph
+from dse.measuring import Measurements, check_and_measure
+from dse.planning import Planner, find_plans
+from dse.platforms import Platform
+from dse.problems import Wishes, build_problem, problem_slots, resolve_pins
+from dse.profiling.analytic import predict as predict_costs
+from dse.profiling.cache import ProfileCache
+from dse.profiling.measured import profile as measure_costs
+from dse.profiling.options import ProfileOptions
+from dse.progress import Progress, SilentProgress
+from dse.record import write_failure, write_inputs, write_measurements, write_result
+from dse.reports.html import write_report
+from dse.results import PlanResult, Proof, RunResult
+from dse.run_folder import LoggedProgress, RunFolder
+from dse.staging import Stager
+from dse.zoo.registry import build_file
+from solvers.problem import Goal, Limits, Objective
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an experiment is about, once it is loaded."""
+
+    experiment: Experiment
+    file: ModelFile
+    graph: LayerGraph
+    platform: Platform
+
+    @property
+    def here(self) -> bool:
+        """Whether the platform is this machine, so that things can be measured on it."""
+        return self.platform.origin == "detected" or self.experiment.measure.enabled is True
+
+    @property
+    def measures(self) -> bool:
+        """Whether plans are to be run."""
+        wanted = self.experiment.measure.enabled
+        return self.here if wanted == "auto" else wanted
+
+
+def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
+    """Find, prove and measure the best mapping; leave a run folder.
+
+    Raises
+    ------
+    DseError
+        See the parts.  What was found out before stays in the run folder and in the cache.
+    """
+    folder = RunFolder(experiment.output, experiment.name)
+    progress = LoggedProgress(progress or SilentProgress(), folder)
+    graph: LayerGraph | None = None
+    measurements = Measurements()
+    try:
+        subject = load(experiment, folder.work)
+        graph = subject.graph
+        write_inputs(folder.path, experiment, subject.platform)
+        costs = find_costs(subject, progress)
+        write_json(folder.path / "costs.json", costs.to_json())
+        planner, proof, plans = search_plans(subject, costs, progress)
+        stager = Stager(subject.file, graph, folder.work / "stages")
+        notes: tuple[str, ...] = ()
+        check = ""
+        if subject.measures:
+            wanted = _worth_measuring(plans, experiment)
+            plans, check, notes = check_and_measure(
+                subject.file, graph, stager, plans, wanted, experiment, measurements, progress
+            )
+        result = conclude(subject, costs, proof, plans, check, notes)
+        files = _keep_stages(folder, stager, result)
+        write_result(folder.path, result, files)
+        write_measurements(folder.path, measurements.all)
+        write_report(folder.path / "report.html", result)
+        return replace(result, run_dir=folder.finish())
+    except InputError:
+        folder.discard()
+        raise
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        folder.log(f"{'interrupted' if interrupted else 'failed'}: {error}")
+        write_measurements(folder.path, measurements.all)
+        write_failure(folder.path, graph, "interrupted" if interrupted else "failed", str(error))
+        folder.finish()
+        raise
+
+
+def load(experiment: Experiment, work: Path) -> Subject:
+    """Read (or build) the model and find the platform."""
+    if isinstance(experiment.model, ModelPath):
+        path = experiment.model.path
+    else:
+        path = work / f"{experiment.model.name}.tflite"
+        parameters = {name: int(value) for name, value in experiment.model.parameters.items()}
+        build_file(experiment.model.name, path, parameters, experiment.model.seed)
+    file = read_model(path)
+    platform = experiment.platform or detect_platform()
+    if experiment.measure.enabled is True and experiment.platform is not None:
+        cores = {core for cluster in platform.clusters for core in cluster.core_ids}
+        missing = sorted(cores - os.sched_getaffinity(0))
+        if missing:
+            raise PlatformError(
+                f"measure.enabled is true, but platform {platform.name} has cores {missing} that this "
+                f"process may not use (affinity mask: {sorted(os.sched_getaffinity(0))})"
+            )
+    return Subject(experiment, file, build_graph(file), platform)
+
+
+def find_costs(subject: Subject, progress: Progress) -> CostTable:
+    """Read, measure or predict what each layer costs on each slot."""
+    section = subject.experiment.profile
+    if section.costs is not None:
+        return read_costs(section.costs, subject)
+    if section.method == "analytic" or (section.method == "auto" and not subject.here):
+        return predict_costs(subject.graph, subject.platform)
+    folder = subject.experiment.cache_dir
+    options = ProfileOptions(
+        precision=section.precision,
+        **({} if section.budget_s is None else {"budget_s": section.budget_s}),
+        min_rounds=section.min_samples,
+        seed=subject.experiment.seed,
+        refresh=section.refresh,
+    )
+    return measure_costs(
+        subject.file,
+        subject.graph,
+        replace(subject.platform, origin="detected") if subject.here else subject.platform,
+        options,
+        ProfileCache.default() if folder is None else ProfileCache(folder),
+        progress,
+    )
+
+
+def read_costs(path: Path, subject: Subject) -> CostTable:
+    """Read a saved cost table and check that it is for this model."""
+    import json
+
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cost table {path}: can not be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"cost table {path}: not JSON: {error}") from None
+    table = CostTable.from_json(data, str(path))
+    if table.model_hash != subject.file.sha256:
+        raise InputError(
+            f"cost table {path} is for model {table.model_name} (sha256 {table.model_hash[:12]}...), "
+            f"not for {subject.file.path} ({subject.file.sha256[:12]}...): measure this one with 'dse profile'"
+        )
+    return table
+
+
+def search_plans(
+    subject: Subject, costs: CostTable, progress: Progress
+) -> tuple[Planner, Proof, tuple[PlanResult, ...]]:
+    """Search exactly, and gather baselines and alternatives."""
+    search = subject.experiment.search
+    pins = resolve_pins(subject.graph, subject.platform, subject.experiment.pins)
+    latency_ms = search.max_latency_ms
+    wishes = Wishes(
+        pins=pins,
+        max_lanes=search.max_lanes,
+        max_stages=search.max_stages,
+        memory_limit_bytes=search.memory_limit,
+        objective=Objective(
+            Goal(search.goal),
+            search.min_throughput_hz,
+            None if latency_ms is None else round(latency_ms * 1e6),
+        ),
+        queue_depth=search.queue_depth,
+    )
+    problem = build_problem(subject.graph, subject.platform, costs, wishes)
+    planner = Planner(problem, subject.platform, problem_slots(subject.platform, costs), pins)
+    limits = Limits(time_s=search.time_s, workers=len(os.sched_getaffinity(0)), seed=subject.experiment.seed)
+    with progress.task("searching", 1) as task:
+        proof, plans = find_plans(planner, search.solver, limits, search.candidates)
+        task.advance()
+    return planner, proof, plans
+
+
+def _worth_measuring(plans: Sequence[PlanResult], experiment: Experiment) -> tuple[PlanResult, ...]:
+    """The K best different plans, and the baselines even where they break a wish of the user."""
+    best = [plan for plan in plans if plan.feasible][: experiment.search.candidates]
+    wanted = {id(plan) for plan in best}
+    if experiment.measure.baselines:
+        wanted |= {id(plan) for plan in plans if not plan.name.startswith("plan ")}
+    return tuple(plan for plan in plans if id(plan) in wanted)
+
+
+def conclude(
+    subject: Subject,
+    costs: CostTable,
+    proof: Proof,
+    plans: Sequence[PlanResult],
+    check: str,
+    notes: Sequence[str],
+) -> RunResult:
+    """Choose the answer and say why."""
+    winner = choose(plans)
+    warnings = list(subject.file.warnings) + list(notes)
+    if subject.platform.emulated:
+        warnings.append("The unlike cores of this platform are emulated.")
+    if not costs.measured:
+        warnings.append("Costs are predicted, not measured: use them to compare plans, not as frames/s.")
+    return RunResult(
+        graph=subject.graph,
+        platform=subject.platform,
+        costs=costs,
+        proof=proof,
+        plans=tuple(plans),
+        winner=winner,
+        reason=explain(plans, winner, subject.platform),
+        warnings=(*warnings, *disagreements(plans, winner)),
+        output_check=check,
+    )
+
+
+def _keep_stages(folder: RunFolder, stager: Stager, result: RunResult) -> dict[str, str]:
+    """Copy the answer's model files into the run folder; return them by stage name."""
+    target = folder.path / "stages"
+    target.mkdir()
+    kept: dict[str, str] = {}
+    for lane in result.best.mapping.lanes:
+        stager.write(lane)
+    for name, path in stager.files(result.best.mapping).items():
+        copy = target / path.name
+        if not copy.exists():
+            write_bytes(copy, path.read_bytes())
+        kept[name] = f"stages/{path.name}"
+    for number, lane in enumerate(result.best.mapping.lanes):
+        if len(lane.stages) > 1:
+            write_json(target / f"manifest-lane{number}.json", stager.manifest(lane))
+    return kept
+
+
+def profile(experiment: Experiment, progress: Progress | None = None) -> tuple[Subject, CostTable]:
+    """Measure (or predict) what each layer costs, nothing more."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="dse-profile-") as work:
+        subject = load(experiment, Path(work))
+        return subject, find_costs(subject, progress or SilentProgress())
+
+
+def search(experiment: Experiment, progress: Progress | None = None) -> RunResult:
+    """Search without running any plan; costs come from a file, the cache, a prediction, or profiling."""
+    import tempfile
+
+    progress = progress or SilentProgress()
+    with tempfile.TemporaryDirectory(prefix="dse-search-") as work:
+        subject = load(experiment, Path(work))
+        costs = find_costs(subject, progress)
+        _, proof, plans = search_plans(subject, costs, progress)
+        return conclude(subject, costs, proof, plans, "", ())
+
+
+__all__ = ["DseError", "Subject", "find_costs", "load", "profile", "run", "search"]

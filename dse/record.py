@@ -1,0 +1,167 @@
+"""What stays of a run: the files of its folder (all documented in README, "The run folder")."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import dse
+from dse import yaml_io
+from dse.config import Experiment, platform_data
+from dse.files import write_json, write_text
+from dse.graph import LayerGraph
+from dse.mapping_file import MappingFile, write_mapping
+from dse.pipeline.measure import PlanMeasurement
+from dse.placement import PlacedMapping
+from dse.platforms import Platform
+from dse.results import PlanResult, RunResult
+
+RESULTS_FORMAT = "tflite-dse results"
+RESULTS_VERSION = 1
+
+
+def write_inputs(folder: Path, experiment: Experiment, platform: Platform) -> None:
+    """Write what was asked for: ``config.yaml`` (resolved) and ``platform.yaml``."""
+    write_text(folder / "config.yaml", yaml_io.dump(experiment.resolved()))
+    write_text(folder / "platform.yaml", yaml_io.dump(platform_data(platform)))
+
+
+def write_measurements(folder: Path, measurements: tuple[PlanMeasurement, ...]) -> None:
+    """Write ``measurements.json``: every repeat of every plan with its raw samples."""
+    write_json(
+        folder / "measurements.json",
+        {
+            "format": "tflite-dse measurements",
+            "version": 1,
+            "plans": [measurement_json(measurement) for measurement in measurements],
+        },
+    )
+
+
+def measurement_json(measurement: PlanMeasurement) -> dict[str, Any]:
+    """Return one plan's measurement with its raw time stamps."""
+    return {
+        "plan": measurement.plan,
+        "throughput_hz": measurement.throughput_hz,
+        "disturbed": measurement.disturbed,
+        "memory_bytes": measurement.memory_bytes,
+        "process_bytes": measurement.process_bytes,
+        "empty_latency_ns": asdict(measurement.empty_latency_ns),
+        "latency_ns": asdict(measurement.latency_ns),
+        "stages": [asdict(stage) for stage in measurement.stages],
+        "threads": [
+            [
+                {"stage": t.stage, "tid": t.tid, "role": t.role, "wanted": list(t.wanted), "got": list(t.got)}
+                for t in lane
+            ]
+            for lane in measurement.threads
+        ],
+        "repeats": [
+            {
+                "throughput_hz": repeat.throughput_hz,
+                "window_ns": list(repeat.window_ns),
+                "conditions": asdict(repeat.conditions),
+                # Per lane, frame and stage: the time stamps of dse.pipeline.timeline, in ns from the start.
+                "stamps_ns": [(run.stamps - int(run.stamps.min())).tolist() for run in repeat.runs],
+            }
+            for repeat in measurement.repeats
+        ],
+    }
+
+
+def mapping_json(mapping: PlacedMapping) -> list[list[dict[str, Any]]]:
+    """Return lanes of stages as plain data."""
+    return [
+        [
+            {
+                "name": stage.name,
+                "layers": stage.span,
+                "cluster": stage.cluster,
+                "threads": stage.threads,
+                "cores": list(stage.cores),
+            }
+            for stage in lane.stages
+        ]
+        for lane in mapping.lanes
+    ]
+
+
+def plan_json(plan: PlanResult) -> dict[str, Any]:
+    """Return a plan with its evaluation and, when measured, its figures."""
+    return {
+        "name": plan.name,
+        "role": plan.role,
+        "mapping": mapping_json(plan.mapping),
+        "predicted": asdict(plan.predicted),
+        "measured": None if plan.measured is None else asdict(plan.measured),
+        "error": plan.error,
+        "stages": [asdict(stage) for stage in plan.stages],
+    }
+
+
+def results_json(result: RunResult, status: str = "done") -> dict[str, Any]:
+    """Return ``results.json`` (schema in README, "results.json")."""
+    graph, best = result.graph, result.best
+    return {
+        "format": RESULTS_FORMAT,
+        "version": RESULTS_VERSION,
+        "status": status,
+        "tool": {"name": "tflite-dse", "version": dse.__version__},
+        "model": {
+            "name": graph.name,
+            "sha256": result.costs.model_hash,
+            "n_layers": len(graph.layers),
+            "macs": graph.macs,
+            "weight_bytes": graph.weight_bytes,
+        },
+        "platform": {
+            "name": result.platform.name,
+            "origin": result.platform.origin,
+            "emulated": result.platform.emulated,
+            "n_cores": result.platform.n_cores,
+        },
+        "costs_measured": result.costs.measured,
+        "proof": asdict(result.proof),
+        "winner": best.name,
+        "reason": result.reason,
+        "warnings": list(result.warnings),
+        "output_check": result.output_check,
+        "plans": [plan_json(plan) for plan in result.plans],
+    }
+
+
+def write_result(folder: Path, result: RunResult, files: dict[str, str]) -> None:
+    """Write ``costs.json``, ``plans.json``, ``mapping.yaml`` and ``results.json``."""
+    write_json(folder / "costs.json", result.costs.to_json())
+    write_json(
+        folder / "plans.json",
+        {
+            "format": "tflite-dse plans",
+            "version": 1,
+            "proof": asdict(result.proof),
+            "plans": [plan_json(plan) for plan in result.plans],
+        },
+    )
+    write_mapping(
+        folder / "mapping.yaml",
+        MappingFile(
+            result.graph.name, result.costs.model_hash, result.platform.name, result.best.mapping, files
+        ),
+    )
+    write_json(folder / "results.json", results_json(result))
+
+
+def write_failure(folder: Path, graph: LayerGraph | None, status: str, message: str) -> None:
+    """Write a ``results.json`` that says why there is no result."""
+    write_json(
+        folder / "results.json",
+        {
+            "format": RESULTS_FORMAT,
+            "version": RESULTS_VERSION,
+            "status": status,
+            "tool": {"name": "tflite-dse", "version": dse.__version__},
+            "model": None if graph is None else {"name": graph.name},
+            "error": message,
+        },
+    )
