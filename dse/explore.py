@@ -74,7 +74,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         write_inputs(folder.path, experiment, subject.platform)
         costs = find_costs(subject, progress)
         write_json(folder.path / "costs.json", costs.to_json())
-        planner, proof, plans = search_plans(subject, costs, progress)
+        _, proof, plans = search_plans(subject, costs, progress)
         stager = Stager(subject.file, graph, folder.work / "stages")
         notes: tuple[str, ...] = ()
         check = ""
@@ -161,7 +161,8 @@ def read_costs(path: Path, subject: Subject) -> CostTable:
     if table.model_hash != subject.file.sha256:
         raise InputError(
             f"cost table {path} is for model {table.model_name} (sha256 {table.model_hash[:12]}...), "
-            f"not for {subject.file.path} ({subject.file.sha256[:12]}...): measure this one with 'dse profile'"
+            f"not for {subject.file.path} ({subject.file.sha256[:12]}...): "
+            "measure this one with 'dse profile'"
         )
     return table
 

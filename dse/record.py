@@ -8,7 +8,7 @@ from typing import Any
 
 import dse
 from dse import yaml_io
-from dse.config import Experiment, platform_data
+from dse.config import Experiment, ModelFile, platform_data
 from dse.files import write_json, write_text
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, write_mapping
@@ -23,7 +23,11 @@ RESULTS_VERSION = 1
 
 def write_inputs(folder: Path, experiment: Experiment, platform: Platform) -> None:
     """Write what was asked for: ``config.yaml`` (resolved) and ``platform.yaml``."""
-    write_text(folder / "config.yaml", yaml_io.dump(experiment.resolved()))
+    resolved = experiment.resolved()
+    if isinstance(experiment.model, ModelFile):
+        # The folder may be read from anywhere.
+        resolved["model"] = str(experiment.model.path.resolve())
+    write_text(folder / "config.yaml", yaml_io.dump(resolved))
     write_text(folder / "platform.yaml", yaml_io.dump(platform_data(platform)))
 
 

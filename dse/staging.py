@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,17 @@ class Stager:
 
     def pipeline(self, plan: PlanResult) -> PipelinePlan:
         """Write what is missing and return the plan for the runtime."""
-        lanes = tuple(self._lane(lane) for lane in plan.mapping.lanes)
+        return self._pipeline(plan.name, plan.mapping.lanes)
+
+    def lane_pipeline(self, name: str, lane: PlacedLane) -> PipelinePlan:
+        """Write what is missing and return a plan of one lane."""
+        return self._pipeline(name, (lane,))
+
+    def _pipeline(self, name: str, lanes: Sequence[PlacedLane]) -> PipelinePlan:
         tensors = self._graph.tensors
         return PipelinePlan(
-            plan.name,
-            lanes,
+            name,
+            tuple(self._lane(lane) for lane in lanes),
             tuple(port_of(tensors[index]) for index in self._graph.inputs),
             tuple(port_of(tensors[index]) for index in self._graph.outputs),
         )

@@ -43,6 +43,7 @@ LAYERS: dict[str, int] = {
     "dse.answer": 6,
     "dse.measuring": 6,
     "dse.record": 6,
+    "dse.cutting": 6,
     "dse.explore": 7,
     "dse.commands": 8,
     "dse.cli": 9,
