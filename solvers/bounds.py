@@ -1,0 +1,176 @@
+"""Upper bounds on the throughput of any mapping whatsoever, lanes included.
+
+In a running mapping let x[b, r] be the share of the frames whose block b runs on slot r.  Cores can
+not be busy more than all the time, so with P the mean time between frames
+
+    sum over b, r of cores[r, c] * cost[b, r] * x[b, r] <= P * n_c   for every cluster c,
+    sum over r of x[b, r] = 1   for every block b.
+
+The smallest such P is a linear programme.  Its dual has one price beta_c >= 0 per cluster with
+sum of beta_c * n_c = 1 and the value
+
+    f(beta) = sum over b of min over r of (sum over c of beta_c * cores[r, c]) * cost[b, r],
+
+and *every* such beta gives a valid bound (weak duality), so rounding in the search for the best
+beta can not make the answer wrong.  f is concave and cheap, so no solver of linear programmes is
+needed: one cluster has one beta, two are a line search, more are searched line by line and improved
+by cutting planes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers.problem import FloatArray, Problem
+from solvers.topology import Blocks, contract
+
+SAFETY = 1e-12
+"""Relative amount given away for rounding in the last sum."""
+
+
+def bound_costs(blocks: Blocks) -> FloatArray:
+    """Return float64 (blocks, slots): what each block costs at least as part of any stage.
+
+    Where a whole stage was measured faster than the sum of its layers, the costs of its layers on
+    that slot are scaled down by the same factor, so that no stage is faster than the sum of these
+    costs.  ``inf`` where the slot is not allowed.
+    """
+    problem = blocks.problem
+    layer = np.where(problem.supported, problem.cost_ns, 0).astype(np.float64)
+    factor = np.ones_like(layer)
+    for (layers, slot), time in problem.measured_ns.items():
+        members = [number for number in sorted(layers) if 0 <= number < problem.n_layers]
+        total = float(layer[members, slot].sum())
+        if total > time:
+            factor[members, slot] = np.minimum(factor[members, slot], time / total)
+    cost = np.zeros((blocks.n_blocks, len(problem.slots)))
+    np.add.at(cost, np.array(blocks.of_layer), layer * factor)
+    cost[~blocks.allowed] = np.inf
+    return cost
+
+
+def period_bound_ns(blocks: Blocks) -> float:
+    """Return a lower bound on the mean time between frames of any mapping (ns)."""
+    problem = blocks.problem
+    cost = bound_costs(blocks)
+    relaxed = relaxation_ns(cost, problem.cores, np.array(problem.cluster_sizes))
+    most_lanes = sum(problem.cluster_sizes)
+    if problem.lane_limit is not None:
+        most_lanes = min(most_lanes, problem.lane_limit)
+    largest = float((cost + problem.overhead * _overhead_counts(problem)).min(axis=1).max())
+    return max(relaxed, largest / most_lanes) * (1 - SAFETY)
+
+
+def _overhead_counts(problem: Problem) -> FloatArray:
+    """1 for slots on which every stage pays the overhead, 0 where a measured stage may hide it."""
+    counts = np.ones(len(problem.slots))
+    counts[[slot for _, slot in problem.measured_ns]] = 0
+    return counts
+
+
+def throughput_bound_hz(problem: Problem, blocks: Blocks | None = None) -> float:
+    """Return frames per second that no mapping of the problem exceeds (inf when nothing costs time).
+
+    Raises
+    ------
+    InfeasibleError
+        See ``topology.contract``.
+    """
+    period = period_bound_ns(blocks or contract(problem))
+    return 1e9 / period if period > 0 else float("inf")
+
+
+def relaxation_ns(cost: FloatArray, cores: np.ndarray, sizes: np.ndarray) -> float:
+    """Return (nearly) the best value of the relaxation; always a valid lower bound.
+
+    Parameters
+    ----------
+    cost
+        float64 (blocks, slots), ``inf`` where not allowed.
+    cores
+        int64 (slots, clusters).
+    sizes
+        int64 (clusters,): cores there are.
+    """
+    live = sizes > 0
+    cores, sizes = cores[:, live], sizes[live].astype(np.float64)
+    n_clusters = len(sizes)
+    best = np.full(n_clusters, 1 / (n_clusters * sizes))
+    value = _dual(best, cost, cores)
+    for corner in range(n_clusters):
+        beta = np.zeros(n_clusters)
+        beta[corner] = 1 / sizes[corner]
+        best, value = _line_search(best, value, beta, cost, cores)
+    for _ in range(20 if n_clusters > 2 else 0):
+        before = value
+        for corner in range(n_clusters):
+            beta = np.zeros(n_clusters)
+            beta[corner] = 1 / sizes[corner]
+            best, value = _line_search(best, value, beta, cost, cores)
+        towards = _ascent_point(best, cost, cores, sizes)
+        best, value = _line_search(best, value, towards, cost, cores)
+        if value <= before * (1 + 1e-9):
+            break
+    return value
+
+
+def _dual(beta: FloatArray, cost: FloatArray, cores: np.ndarray) -> float:
+    return (
+        float((cost * (cores @ beta)).min(axis=1).sum())
+        if (cores @ beta > 0).all()
+        else _with_free(beta, cost, cores)
+    )
+
+
+def _with_free(beta: FloatArray, cost: FloatArray, cores: np.ndarray) -> float:
+    """Value where some slot is free of charge (0 * inf must not count as allowed)."""
+    price = cores @ beta
+    charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
+    return float(charged.min(axis=1).sum())
+
+
+def _line_search(
+    start: FloatArray, value: float, end: FloatArray, cost: FloatArray, cores: np.ndarray
+) -> tuple[FloatArray, float]:
+    """Maximise the concave dual between two prices by golden section, keeping the better end."""
+    ratio = (5**0.5 - 1) / 2
+    low, high = 0.0, 1.0
+    points = {}
+
+    def at(t: float) -> float:
+        if t not in points:
+            points[t] = _dual((1 - t) * start + t * end, cost, cores)
+        return points[t]
+
+    left, right = high - ratio, low + ratio
+    for _ in range(60):
+        if at(left) < at(right):
+            low, left = left, right
+            right = low + ratio * (high - low)
+        else:
+            high, right = right, left
+            left = high - ratio * (high - low)
+        if high - low < 1e-13:
+            break
+    t = max(points, key=lambda point: points[point])
+    if points[t] > value:
+        return (1 - t) * start + t * end, points[t]
+    return start, value
+
+
+def _ascent_point(beta: FloatArray, cost: FloatArray, cores: np.ndarray, sizes: FloatArray) -> FloatArray:
+    """Move along the projected supergradient to the edge of the simplex of prices."""
+    price = cores @ beta
+    charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
+    chosen = charged.argmin(axis=1)
+    gradient = (cost[np.arange(len(cost)), chosen][:, None] * cores[chosen]).sum(axis=0)
+    scaled = gradient / sizes  # in terms of gamma_c = beta_c * n_c, which sum to 1
+    direction = scaled - scaled.mean()
+    gamma = beta * sizes
+    shrinking = direction < 0
+    if not shrinking.any() or not (gamma[shrinking] > 0).any():
+        return beta
+    reach = float((gamma[shrinking] / -direction[shrinking]).min())
+    moved = np.maximum(gamma + reach * direction, 0)
+    point: FloatArray = moved / moved.sum() / sizes
+    return point

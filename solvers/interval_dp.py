@@ -1,0 +1,213 @@
+"""Exact dynamic programme over contiguous cuts of one topological order.
+
+State: (blocks placed, cores used per cluster), and the cluster of the last stage where hand-over
+costs depend on it; a cap on the stages of a lane is one more resource.  One pass gives the best
+period of one lane for *every* vector of core counts.  For each end, slot and start the update is one
+vectorised maximum over all core counts: O(n^2 * slots * core counts) element operations.
+
+The recurrence is the bottleneck form of Bellman's for chain partitioning (Pinar & Aykanat, "Fast
+optimal load balancing algorithms for 1D partitioning", JPDC 64, 2004), with cores per cluster as
+the state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import CapError, EvaluationMismatchError
+from solvers.order_costs import NEVER, OrderCosts
+from solvers.problem import IntArray, Limits, Problem
+from solvers.topology import Blocks
+
+Span = tuple[int, int, int]
+"""(start, end, slot): the blocks at places start..end-1 of an order as one stage."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What stages use up: cores per cluster, and stages where their number is capped.
+
+    Parameters
+    ----------
+    box
+        Most units of each resource.
+    use
+        int64 array (slots, resources).
+    n_clusters
+        The first so many resources are cores.
+    """
+
+    box: tuple[int, ...]
+    use: IntArray
+    n_clusters: int
+
+
+def resources(problem: Problem, n_blocks: int) -> Resources:
+    """Return the resources of one lane of the problem."""
+    box = problem.cluster_sizes
+    use = problem.cores
+    most = min(n_blocks, sum(box))
+    if problem.max_stages is not None and problem.max_stages < most:
+        box = (*box, problem.max_stages)
+        use = np.concatenate([use, np.ones((len(use), 1), np.int64)], axis=1)
+    return Resources(tuple(box), use, len(problem.cluster_sizes))
+
+
+def useful_slots(blocks: Blocks) -> tuple[int, ...]:
+    """Return the slots that are not dominated by another one.
+
+    A slot is dominated when another one of the same cluster needs no more cores anywhere, runs
+    every block it runs, and is at least as fast on all of them.  Slots with measured whole stages
+    are kept.  Dropping the others changes neither the best period nor the fewest cores for it.
+    """
+    problem = blocks.problem
+    measured = {slot for _, slot in problem.measured_ns}
+    cost = np.where(blocks.allowed, _block_costs(blocks), NEVER)
+    kept: list[int] = []
+    order = sorted(range(len(problem.slots)), key=lambda r: (int(problem.cores[r].sum()), r))
+    for slot in order:
+        if not blocks.allowed[:, slot].any():
+            continue
+        dominated = slot not in measured and any(
+            problem.slots[other].cluster == problem.slots[slot].cluster
+            and (problem.cores[other] <= problem.cores[slot]).all()
+            and problem.overhead[other] <= problem.overhead[slot]
+            and (cost[:, other] <= cost[:, slot]).all()
+            for other in kept
+        )
+        if not dominated:
+            kept.append(slot)
+    return tuple(sorted(kept))
+
+
+def _block_costs(blocks: Blocks) -> IntArray:
+    problem = blocks.problem
+    cost = np.zeros((blocks.n_blocks, len(problem.slots)), np.int64)
+    np.add.at(cost, np.array(blocks.of_layer), np.where(problem.supported, problem.cost_ns, 0))
+    return cost
+
+
+class IntervalTable:
+    """Busy times of one order kept in memory, and the dynamic programmes over them.
+
+    Parameters
+    ----------
+    costs
+        One order.
+    slots
+        The slots to use, from ``useful_slots``.
+    limits
+        ``memory_bytes`` caps the table.
+
+    Raises
+    ------
+    CapError
+        The busy times and states would not fit the memory limit.
+    """
+
+    def __init__(self, costs: OrderCosts, slots: tuple[int, ...], limits: Limits) -> None:
+        self.costs = costs
+        self.slots = slots
+        self.resources = resources(costs.blocks.problem, costs.n)
+        n_states = (costs.n + 1) * int(np.prod([size + 1 for size in self.resources.box])) * costs.n_sources
+        need = 4 * costs.n**2 * len(slots) * costs.n_sources + 24 * n_states
+        if need > limits.memory_bytes:
+            raise CapError(
+                f"interval_dp needs {need} bytes for {costs.n} blocks, {len(slots)} slots and "
+                f"{n_states} states; the limit is {limits.memory_bytes} bytes (Limits.memory_bytes)"
+            )
+        self._columns = [np.ascontiguousarray(busy[:, :, list(slots)]) for _, busy in costs.columns()]
+        self._first = [
+            [_first_possible(column[:, :, r]) for r in range(len(slots))] for column in self._columns
+        ]
+
+    def periods(self) -> IntArray:
+        """Return the best period of a lane that uses exactly so many cores of each cluster.
+
+        Returns
+        -------
+        int64 array of shape ``cluster_sizes + 1``
+            ``NEVER`` where no lane uses exactly that.
+        """
+        best = self._fill(self.resources.box, None)[-1]
+        found: IntArray = best.min(axis=tuple(range(self.resources.n_clusters, best.ndim)))
+        return found
+
+    def lane(self, cores: tuple[int, ...], period_ns: int) -> tuple[Span, ...]:
+        """Return a lane on exactly these cores that keeps every stage within ``period_ns``.
+
+        Among those the one with the smallest sum of busy times (on a chain: latency), then with
+        the fewest stages.
+        """
+        total = self._fill((*cores, *self.resources.box[self.resources.n_clusters :]), period_ns)
+        place = self.costs.n
+        ends = total[_at(place, *cores)]
+        *rest, source = (int(index) for index in np.unravel_index(int(ends.argmin()), ends.shape))
+        left = (*cores, *rest)
+        spans: list[Span] = []
+        while place:
+            start, r, source = self._step_back(total, place, left, source, period_ns)
+            slot = self.slots[r]
+            spans.append((start, place, slot))
+            left = tuple(int(a - b) for a, b in zip(left, self.resources.use[slot]))
+            place = start
+        return tuple(reversed(spans))
+
+    def _fill(self, box: tuple[int, ...], period_ns: int | None) -> IntArray:
+        """Fill the states: smallest period, or with a period given the smallest weighted sum of busy."""
+        n, n_sources = self.costs.n, self.costs.n_sources
+        shape = tuple(size + 1 for size in box)
+        state = np.full((n + 1, *shape, n_sources), NEVER, np.int64)
+        state[_at(0, *(0 for _ in box))] = 0
+        inner = (1,) * len(box)
+        for i in range(1, n + 1):
+            for r, slot in enumerate(self.slots):
+                use = self.resources.use[slot]
+                first = self._first[i - 1][r]
+                if first is None or any(u > size for u, size in zip(use, box)):
+                    continue
+                busy = self._columns[i - 1][first:, :, r]
+                weight = busy if period_ns is None else self._weights(busy, period_ns)
+                weight = weight.reshape(len(weight), *inner, n_sources)
+                before = state[_at(slice(first, i), *(slice(0, size + 1 - u) for u, size in zip(use, box)))]
+                reached = np.maximum(before, weight) if period_ns is None else before + weight
+                reached = reached.min(axis=(0, -1))
+                target = int(self.costs.cluster_of_slot[slot]) if n_sources > 1 else 0
+                after = state[_at(i, *(slice(u, None) for u in use), target)]
+                np.minimum(after, reached, out=after)
+        return np.minimum(state, NEVER, out=state)
+
+    def _weights(self, busy: IntArray, period_ns: int) -> IntArray:
+        """Busy times so scaled that one stage more counts less than one nanosecond more."""
+        scaled: IntArray = np.where(busy <= period_ns, busy * (self.costs.n + 1) + 1, NEVER)
+        return scaled
+
+    def _step_back(
+        self, total: IntArray, place: int, left: tuple[int, ...], source: int, period_ns: int
+    ) -> tuple[int, int, int]:
+        wanted = total[_at(place, *left, source)]
+        for r, slot in enumerate(self.slots):
+            use = self.resources.use[slot]
+            if any(u > size for u, size in zip(use, left)):
+                continue
+            if self.costs.n_sources > 1 and self.costs.cluster_of_slot[slot] != source:
+                continue
+            weight = self._weights(self._columns[place - 1][:, :, r], period_ns)
+            before = total[_at(slice(0, place), *(int(size - u) for u, size in zip(use, left)))]
+            hits = np.argwhere((weight < NEVER) & (before < NEVER) & (before + weight == wanted))
+            if len(hits):
+                return int(hits[0][0]), r, int(hits[0][1])
+        raise EvaluationMismatchError("a state of the dynamic programme has no predecessor: a bug")
+
+
+def _first_possible(busy: IntArray) -> int | None:
+    possible = (busy < NEVER).any(axis=1)
+    return int(possible.argmax()) if possible.any() else None
+
+
+def _at(*index: Any) -> Any:
+    """Build an index tuple (its mixed type is beyond the stubs of numpy)."""
+    return index

@@ -1,0 +1,244 @@
+"""The exact mix of pipelines and copies: interval dynamic programmes, then a knapsack over cores.
+
+``interval_dp`` gives the best period P(u) of one lane for every vector u of core counts;
+the knapsack picks lanes that maximise the sum of 1 / P(u) within the cores.  Whole-model runs,
+copies, single pipelines and every mix of them are points of this space.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.evaluate import evaluate, score_key
+from solvers.interval_dp import IntervalTable, Span, useful_slots
+from solvers.knapsack import Knapsack, LaneType
+from solvers.mapping import Lane, Mapping, Stage
+from solvers.order_costs import NEVER, Links, OrderCosts, exact_links
+from solvers.problem import IntArray, Limits, Problem
+from solvers.topology import Blocks, orders
+
+WORK_PER_SEARCH = 400_000_000
+"""Element operations after which no further order is tried (a count, so that runs repeat)."""
+MOST_ORDERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredLane:
+    """A lane on a vector of cores, scored by the evaluator."""
+
+    use: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    period_ns: int
+    latency_ns: int
+
+
+class LanePool:
+    """The best known lane for every vector of core counts, over several topological orders.
+
+    Parameters
+    ----------
+    blocks
+        What is to be mapped.
+    limits
+        Memory, time and seed.
+    n_orders
+        Most orders to try; None leaves it to the size of the problem.
+    """
+
+    def __init__(self, blocks: Blocks, limits: Limits, n_orders: int | None = None) -> None:
+        self.blocks = blocks
+        self.problem = blocks.problem
+        self._slots = useful_slots(blocks)
+        shape = tuple(size + 1 for size in self.problem.cluster_sizes)
+        self.lower_ns: IntArray = np.full(shape, NEVER, np.int64)
+        self._guess_ns: IntArray = np.full(shape, NEVER, np.int64)
+        self._owner: IntArray = np.full(shape, -1, np.int64)
+        self._tables: list[tuple[OrderCosts, IntervalTable]] = []
+        self._scored: dict[tuple[int, ...], ScoredLane] = {}
+        self.n_orders = 0
+        self._try_orders(limits, n_orders)
+
+    def _try_orders(self, limits: Limits, n_orders: int | None) -> None:
+        deadline = time.monotonic() + limits.time_s / 2
+        if n_orders is None:
+            states = int(np.prod(self._guess_ns.shape))
+            work = 1 + self.blocks.n_blocks**2 // 2 * len(self._slots) * states
+            n_orders = max(1, min(MOST_ORDERS, WORK_PER_SEARCH // work))
+        for order in orders(self.blocks, n_orders, limits.seed):
+            if self.n_orders and time.monotonic() > deadline:
+                break
+            self._try_order(order, limits)
+            self.n_orders += 1
+
+    def _try_order(self, order: tuple[int, ...], limits: Limits) -> None:
+        exact = exact_links(self.blocks, order)
+        ways = (exact,) if exact is not None else (Links.CHEAPEST, Links.PREVIOUS, Links.DEAREST)
+        for links in ways:
+            costs = OrderCosts(self.blocks, order, links)
+            table = IntervalTable(costs, self._slots, limits)
+            periods = table.periods()
+            if links in (exact, Links.CHEAPEST):
+                self.lower_ns = np.minimum(self.lower_ns, periods)
+            better = periods < self._guess_ns
+            self._owner[better] = len(self._tables)
+            self._guess_ns = np.minimum(self._guess_ns, periods)
+            self._tables.append((costs, table))
+        owning = {self._tables[number][0].order for number in set(self._owner[self._owner >= 0].tolist())}
+        keep = [number for number, (costs, _) in enumerate(self._tables) if costs.order in owning]
+        renumber = np.full(len(self._tables) + 1, -1)
+        renumber[keep] = np.arange(len(keep))
+        self._tables = [self._tables[number] for number in keep]
+        self._owner = renumber[self._owner]
+
+    def value_ns(self, use: tuple[int, ...]) -> int:
+        """Return the period of the lane on these cores: scored where it is known, else the guess."""
+        scored = self._scored.get(use)
+        return int(self._guess_ns[use]) if scored is None else scored.period_ns
+
+    def is_scored(self, use: tuple[int, ...]) -> bool:
+        """Whether ``score`` was called for these cores."""
+        return use in self._scored
+
+    def score(self, use: tuple[int, ...]) -> ScoredLane:
+        """Build the best lane on exactly these cores and let the evaluator score it."""
+        if use not in self._scored:
+            costs, table = self._tables[int(self._owner[use])]
+            lanes = [self._build(costs, table.lane(use, int(self._guess_ns[use])), use)]
+            if costs.links in (Links.CHEAPEST, Links.PREVIOUS, Links.DEAREST):
+                lanes += self._same_order(costs, use)
+            self._scored[use] = min(lanes, key=lambda lane: (lane.period_ns, lane.latency_ns))
+        return self._scored[use]
+
+    def _same_order(self, costs: OrderCosts, use: tuple[int, ...]) -> list[ScoredLane]:
+        """Lanes that the other guesses about links give for the same order."""
+        lanes = []
+        for other, table in self._tables:
+            if other.order == costs.order and other is not costs:
+                period = int(table.periods()[use])
+                if period < NEVER:
+                    lanes.append(self._build(other, table.lane(use, period), use))
+        return lanes
+
+    def _build(self, costs: OrderCosts, spans: Sequence[Span], use: tuple[int, ...]) -> ScoredLane:
+        stages = tuple(
+            Stage(self._layers(costs.order[start:end]), slot, unit)
+            for unit, (start, end, slot) in enumerate(spans)
+        )
+        scored = evaluate(self.problem, Mapping((Lane(stages),))).lanes[0]
+        return ScoredLane(use, stages, scored.period_ns, scored.latency_ns)
+
+    def _layers(self, members: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(layer for block in members for layer in self.blocks.members[block]))
+
+    def frontier(self) -> list[tuple[int, ...]]:
+        """Return the core vectors whose period beats that of every smaller vector."""
+        values = self._guess_ns.copy()
+        for use, lane in self._scored.items():
+            values[use] = lane.period_ns
+        return _frontier(values)
+
+
+def _frontier(values: IntArray) -> list[tuple[int, ...]]:
+    smaller = np.full(values.shape, NEVER, np.int64)
+    running = _running_minimum(values)
+    for axis in range(values.ndim):
+        after, before = (_part(values.ndim, axis, part) for part in (slice(1, None), slice(None, -1)))
+        smaller[after] = np.minimum(smaller[after], running[before])
+    return [tuple(map(int, use)) for use in np.argwhere((values < smaller) & (values < NEVER))]
+
+
+def _running_minimum(values: IntArray) -> IntArray:
+    for axis in range(values.ndim):
+        values = np.minimum.accumulate(values, axis=axis)
+    return values
+
+
+def _part(n_axes: int, axis: int, what: slice) -> tuple[slice, ...]:
+    return tuple(what if number == axis else slice(None) for number in range(n_axes))
+
+
+_CORE = 1_000_000
+"""Weight of one core against one stage in the secondary cost of the knapsack."""
+
+
+def best_mix(pool: LanePool, max_lanes: int | None) -> Mapping | None:
+    """Return the mix of the pool's lanes with the highest throughput, ties as formulation says.
+
+    Parameters
+    ----------
+    pool
+        Lanes by core counts.
+    max_lanes
+        Most lanes, or None.
+
+    Returns
+    -------
+    Mapping or None
+        None when the pool has no lane.
+    """
+    problem = pool.problem
+    while True:
+        types = [_lane_type(pool, use) for use in pool.frontier()]
+        knapsack = Knapsack(problem.cluster_sizes, types, max_lanes)
+        chosen = [types[number].use for number in knapsack.lanes()]
+        if not chosen:
+            return None
+        fresh = {use for use in chosen if not pool.is_scored(use)}
+        fresh |= {types[n].use for n in knapsack.in_some_best()[:64] if not pool.is_scored(types[n].use)}
+        if not fresh:
+            break
+        for use in sorted(fresh):
+            pool.score(use)
+    tied = [pool.score(types[n].use) for n in knapsack.in_some_best()[:64]]
+    quickest = _lowest_latency(problem, tied, knapsack, max_lanes)
+    candidates = [_mapping(pool, chosen)]
+    if quickest is not None:
+        candidates.append(_mapping(pool, quickest))
+    return min(candidates, key=lambda mapping: score_key(problem, evaluate(problem, mapping)))
+
+
+def _lane_type(pool: LanePool, use: tuple[int, ...]) -> LaneType:
+    period = pool.value_ns(use)
+    n_stages = len(pool.score(use).stages) if pool.is_scored(use) else 0
+    return LaneType(use, 1 / period if period else 1e6, sum(use) * _CORE + n_stages)
+
+
+def _lowest_latency(
+    problem: Problem, tied: list[ScoredLane], best: Knapsack, max_lanes: int | None
+) -> list[tuple[int, ...]] | None:
+    """Return a mix as good in rate and cores, with the lowest worst latency."""
+    for ceiling in sorted({lane.latency_ns for lane in tied}):
+        lanes = [lane for lane in tied if lane.latency_ns <= ceiling]
+        types = [
+            LaneType(
+                lane.use,
+                1 / lane.period_ns if lane.period_ns else 1e6,
+                sum(lane.use) * _CORE + len(lane.stages),
+            )
+            for lane in lanes
+        ]
+        knapsack = Knapsack(problem.cluster_sizes, types, max_lanes)
+        same_rate = knapsack.best_rate >= best.best_rate * (1 - 1e-12)
+        if same_rate and knapsack.best_secondary // _CORE <= best.best_secondary // _CORE:
+            return [types[number].use for number in knapsack.lanes()]
+    return None
+
+
+def _mapping(pool: LanePool, uses: Sequence[tuple[int, ...]]) -> Mapping:
+    lanes = []
+    unit = 0
+    for use in sorted(uses, reverse=True):
+        stages = pool.score(use).stages
+        lanes.append(Lane(tuple(Stage(s.layers, s.slot, unit + number) for number, s in enumerate(stages))))
+        unit += len(stages)
+    return Mapping(tuple(lanes))
+
+
+def optimistic_rate(pool: LanePool, max_lanes: int | None) -> float:
+    """Return frames per ns that no mix of lanes cut along the pool's orders exceeds."""
+    types = [LaneType(use, 1 / max(int(pool.lower_ns[use]), 1e-6), 0) for use in _frontier(pool.lower_ns)]
+    return Knapsack(pool.problem.cluster_sizes, types, max_lanes).best_rate

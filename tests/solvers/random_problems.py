@@ -1,0 +1,87 @@
+"""Small random problems with every feature, for the property tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from solvers.problem import Constant, Flow, Pin, Problem, Slot, StageTime
+
+
+@st.composite
+def problems(draw, max_layers=5, *, chain=None, features=True, links="any", memory=False):
+    n = draw(st.integers(1, max_layers))
+    sizes = draw(st.sampled_from([(1,), (2,), (3,), (1, 1), (2, 1), (2, 2), (1, 1, 1)]))
+    slots = []
+    for cluster, size in enumerate(sizes):
+        counts = sorted(draw(st.sets(st.integers(1, size), min_size=1)))
+        slots += [Slot(cluster, threads) for threads in counts]
+    if features and len(sizes) > 1 and draw(st.integers(0, 5)) == 0:
+        slots[-1] = Slot(slots[-1].cluster, slots[-1].threads, host_cluster=0, host_threads=1)
+    small = st.integers(1, 20)
+    cost = [[draw(small) for _ in slots] for _ in range(n)]
+    supported = [[not features or draw(st.integers(0, 9)) > 0 for _ in slots] for _ in range(n)]
+    flows = _flows(draw, n, draw(st.booleans()) if chain is None else chain)
+    extra = {}
+    if features:
+        extra |= _features(draw, n, len(slots))
+    n_clusters = len(sizes)
+    kind = draw(st.sampled_from(["none", "target", "pairs"])) if links == "any" else links
+    if kind != "none":
+        row = [draw(st.integers(0, 6)) for _ in sizes]
+        rate = [draw(st.sampled_from([np.inf, 1e9, 2e9])) for _ in sizes]
+        setup = np.array([row] * n_clusters)
+        bandwidth = np.array([rate] * n_clusters)
+        if kind == "pairs":
+            setup = np.array([[draw(st.integers(0, 6)) for _ in sizes] for _ in sizes])
+        extra |= {"setup_ns": setup, "bandwidth_bytes_per_s": bandwidth, "overlap": draw(st.booleans())}
+    if memory:
+        extra["constants"] = tuple(
+            Constant(
+                draw(st.integers(1, 50)), tuple(sorted(draw(st.sets(st.integers(0, n - 1), min_size=1))))
+            )
+            for _ in range(draw(st.integers(0, 3)))
+        )
+        extra["memory_limits_bytes"] = tuple(draw(st.sampled_from([None, 20, 60, 120])) for _ in sizes)
+        extra["total_memory_limit_bytes"] = draw(st.sampled_from([None, 60, 120]))
+    return Problem(np.array(cost), np.array(supported), tuple(slots), sizes, flows, **extra)
+
+
+def _flows(draw, n, chain):
+    size = st.integers(0, 8)
+    flows = [Flow(None, (0,), draw(size))]
+    for producer in range(n):
+        later = list(range(producer + 1, n))
+        if chain:
+            users = later[:1]
+        else:
+            users = sorted(draw(st.sets(st.sampled_from(later), max_size=2))) if later else []
+        flows.append(Flow(producer, tuple(users), draw(size), is_output=not users))
+    return tuple(flows)
+
+
+def _features(draw, n, n_slots):
+    layers = st.sets(st.integers(0, n - 1), min_size=1, max_size=2).map(lambda s: tuple(sorted(s)))
+    some_slots = st.sets(st.integers(0, n_slots - 1), min_size=1).map(lambda s: tuple(sorted(s)))
+    rare = lambda: draw(st.integers(0, 3)) == 0  # noqa: E731
+    extra = {"overhead_ns": np.array([draw(st.integers(0, 3)) for _ in range(n_slots)])}
+    if rare():
+        extra["groups"] = (draw(layers),)
+    if rare():
+        extra["pins"] = tuple(Pin(draw(layers), draw(some_slots)) for _ in range(draw(st.integers(1, 2))))
+    if rare():
+        first = draw(st.integers(0, n - 1))
+        last = draw(st.integers(first, n - 1))
+        extra["stage_times"] = (
+            StageTime(
+                frozenset(range(first, last + 1)), draw(st.integers(0, n_slots - 1)), draw(st.integers(1, 40))
+            ),
+        )
+    if rare():
+        extra["stateful"] = True
+        extra["n_streams"] = draw(st.integers(1, 2))
+    if rare():
+        extra["max_lanes"] = draw(st.integers(1, 2))
+    if rare():
+        extra["max_stages"] = draw(st.integers(1, 3))
+    return extra
