@@ -11,6 +11,13 @@ from dse.zoo.heads import classifier
 from dse.zoo.images import image_input
 from dse.zoo.vectors import add
 
+# (channels, stride) of the 13 separable layers - table 1 of the MobileNet paper.
+SEPARABLE = (
+    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
+    *((512, 1),) * 5,
+    *((1024, 2), (1024, 1)),
+)
+
 # (expansion, channels, repeats, stride of the first) - table 2 of the MobileNetV2 paper.
 INVERTED_RESIDUALS = (
     (1, 16, 1, 1),
@@ -28,6 +35,32 @@ def scaled_channels(channels: int, width_percent: int) -> int:
     wanted = channels * width_percent / 100
     rounded = max(8, int(wanted + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * wanted else rounded
+
+
+def draw_mobilenet_v1(parameters: Mapping[str, int], seed: int) -> Draft:
+    """Draw MobileNet (version 1) as published, with ReLU6 as the authors' models have it.
+
+    Parameters
+    ----------
+    parameters
+        ``size`` of the square image, ``width`` multiplier in percent, ``classes``.
+    seed
+        Seed of the weights.
+
+    References
+    ----------
+    A. G. Howard et al.: MobileNets: Efficient Convolutional Neural Networks for Mobile Vision
+    Applications, 2017, arXiv:1704.04861.
+    """
+    size, width = parameters["size"], parameters["width"]
+    net = Builder("mobilenet_v1", f"MobileNet {width / 100:g} at {size}", seed=seed, sampled=True)
+    x = image_input(net, "image", size, size, 3)
+    x = conv2d(net, x, scaled_channels(32, width), 3, stride=2, activation="RELU6", name="stem/conv")
+    for number, (channels, stride) in enumerate(SEPARABLE):
+        with net.scope(f"layer_{number}"):
+            x = depthwise_conv2d(net, x, 3, stride=stride, activation="RELU6", name="depthwise")
+            x = conv2d(net, x, scaled_channels(channels, width), 1, activation="RELU6", name="pointwise")
+    return net.finish([classifier(net, x, parameters["classes"])])
 
 
 def draw_mobilenet_v2(parameters: Mapping[str, int], seed: int) -> Draft:

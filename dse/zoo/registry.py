@@ -10,10 +10,15 @@ from types import MappingProxyType
 from dse.errors import InputError
 from dse.files import write_bytes
 from dse.flatbuffer import records
+from dse.zoo.alexnet import draw_alexnet
 from dse.zoo.assemble import assemble
 from dse.zoo.bert import bert_macs, draw_bert_encoder
 from dse.zoo.draft import Draft
-from dse.zoo.mobilenet import draw_mobilenet_v2
+from dse.zoo.googlenet import draw_googlenet
+from dse.zoo.inception import draw_inception_v3
+from dse.zoo.mobilenet import draw_mobilenet_v1, draw_mobilenet_v2
+from dse.zoo.resnet import draw_resnet50
+from dse.zoo.squeezenet import draw_squeezenet
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,66 @@ def _image(size: int, classes: int = 1000, smallest: int = 32) -> dict[str, Para
 _WIDTH = Parameter(100, 10, 400, "width multiplier in percent")
 
 _ENTRIES = (
+    ZooEntry(
+        name="alexnet",
+        description="image classifier: a chain of large layers, grouped convolutions",
+        settings=_image(227, smallest=67),
+        source="Krizhevsky et al.: ImageNet Classification with Deep CNNs, NIPS 2012",
+        draw=draw_alexnet,
+        published_macs=724_000_000,
+        published_parameters=61_000_000,
+        macs_source="Sze et al.: Efficient Processing of Deep Neural Networks, Proc. IEEE 2017, table II",
+    ),
+    ZooEntry(
+        name="squeezenet",
+        description="image classifier: fire modules (SqueezeNet 1.0)",
+        settings=_image(227, smallest=47),
+        source="Iandola et al.: SqueezeNet, arXiv:1602.07360",
+        draw=draw_squeezenet,
+        published_macs=861_000_000,
+        published_parameters=1_248_000,
+        macs_source="",
+    ),
+    ZooEntry(
+        name="googlenet",
+        description="image classifier: nine inception modules of four branches",
+        settings=_image(224),
+        source="Szegedy et al.: Going Deeper with Convolutions, CVPR 2015",
+        draw=draw_googlenet,
+        published_macs=1_430_000_000,
+        published_parameters=7_000_000,
+        macs_source="Sze et al.: Efficient Processing of Deep Neural Networks, Proc. IEEE 2017, table II",
+    ),
+    ZooEntry(
+        name="resnet50",
+        description="image classifier: bottleneck blocks with skips",
+        settings=_image(224),
+        source="He et al.: Deep Residual Learning for Image Recognition, CVPR 2016",
+        draw=draw_resnet50,
+        published_macs=3_800_000_000,
+        published_parameters=25_500_000,
+        macs_source="the paper, table 1",
+    ),
+    ZooEntry(
+        name="inception_v3",
+        description="image classifier: branches of different depth, 1x7 and 7x1 kernels",
+        settings=_image(299, smallest=75),
+        source="Szegedy et al.: Rethinking the Inception Architecture, CVPR 2016",
+        draw=draw_inception_v3,
+        published_macs=5_700_000_000,
+        published_parameters=23_800_000,
+        macs_source="",
+    ),
+    ZooEntry(
+        name="mobilenet_v1",
+        description="image classifier: depthwise separable convolutions, ReLU6",
+        settings={**_image(224), "width": _WIDTH},
+        source="Howard et al.: MobileNets, arXiv:1704.04861",
+        draw=draw_mobilenet_v1,
+        published_macs=569_000_000,
+        published_parameters=4_200_000,
+        macs_source="the paper, table 6",
+    ),
     ZooEntry(
         name="mobilenet_v2",
         description="image classifier: inverted residuals, ReLU6",
