@@ -15,6 +15,7 @@ from dse.flatbuffer.sizes import dense_bytes, dtype_name
 SUPPORTED_VERSION = 3
 _MAX_TENSOR_BYTES = 1 << 48
 _MAX_WARNINGS = 20
+_MAX_NESTING = 64
 
 
 def check_model(model: Model, source: str) -> list[str]:
@@ -222,6 +223,8 @@ class _Checker:
                     done.add(node)
                 elif following in active:
                     self._fail(f"subgraph {following} runs itself through subgraph {node}")
+                elif len(stack) > _MAX_NESTING:
+                    self._fail(f"subgraphs call each other more than {_MAX_NESTING} deep")
                 elif following not in done:
                     active.add(following)
                     stack.append((following, iter(calls[following])))

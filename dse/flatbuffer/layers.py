@@ -1,0 +1,202 @@
+"""From a model file to the layer graph that the rest of the product works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dse.flatbuffer.keys import layer_key
+from dse.flatbuffer.macs import Call, Work, operator_work
+from dse.flatbuffer.operators import clean, operator_name, operator_subgraphs
+from dse.flatbuffer.reader import ModelFile
+from dse.flatbuffer.records import Model, Operator, SubGraph
+from dse.flatbuffer.records import Tensor as TensorRecord
+from dse.flatbuffer.sizes import dense_bytes, dtype_name
+from dse.flatbuffer.state import describe
+from dse.flatbuffer.structure import Structure, build_structure
+from dse.graph import Layer, LayerGraph, Tensor, TensorKind
+
+# Called bodies that run exactly once per invocation; IF and WHILE depend on data.
+_RUNS_ONCE = frozenset({"CALL", "STABLEHLO_COMPOSITE"})
+
+
+def build_graph(file: ModelFile) -> LayerGraph:
+    """Build the layer graph of a model's main subgraph.
+
+    Parameters
+    ----------
+    file
+        A checked model, from ``read_model`` or ``model_from_bytes``.
+
+    Returns
+    -------
+    LayerGraph
+        Layers in execution order.  Control flow is one layer; operators that only prepare
+        constants belong to each layer that uses them; layers that share changing state have one
+        group number.
+    """
+    model = file.model
+    main = model.subgraphs[0]
+    structure = build_structure(model)
+    tensors = _tensors(model, structure)
+    layers = tuple(
+        _layer(model, structure, tensors, index, operators)
+        for index, operators in enumerate(structure.layers)
+    )
+    return LayerGraph(
+        name=file.name,
+        layers=layers,
+        tensors=tensors,
+        inputs=tuple(dict.fromkeys(main.inputs)),
+        outputs=tuple(dict.fromkeys(main.outputs)),
+        stateful=structure.stateful,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """Layers that must stay in one stage, and why.
+
+    Parameters
+    ----------
+    group
+        Group number, as in ``Layer.group``.
+    layers
+        Layer indices.
+    what
+        What they share, for people.
+    """
+
+    group: int
+    layers: tuple[int, ...]
+    what: str
+
+
+def shared_state(file: ModelFile, graph: LayerGraph) -> tuple[SharedState, ...]:
+    """Return what each group of layers shares."""
+    structure = build_structure(file.model)
+    found = []
+    for group, resources in enumerate(structure.shared):
+        layers = tuple(layer.index for layer in graph.layers if layer.group == group)
+        words = [describe(resource) for resource in sorted(resources)]
+        if not words:
+            used = {index for number in layers for index in _operator(file.model, graph, number).inputs}
+            main = file.model.subgraphs[0]
+            words = [
+                f"state tensor {graph.tensors[i].name!r}"
+                for i in sorted(used)
+                if i >= 0 and main.tensors[i].is_variable
+            ]
+        found.append(SharedState(group, layers, ", ".join(words) or "state"))
+    return tuple(found)
+
+
+def _operator(model: Model, graph: LayerGraph, layer: int) -> Operator:
+    return model.subgraphs[0].operators[graph.layers[layer].operators[-1]]
+
+
+def resolved_shape(tensor: TensorRecord) -> tuple[int, ...]:
+    """Return a tensor's shape with 1 for what is only known at run time."""
+    return tuple(1 if dim < 0 else dim for dim in tensor.shape or ())
+
+
+def is_dynamic(tensor: TensorRecord) -> bool:
+    """Whether some dimension is only known at run time."""
+    return any(dim < 0 for dim in (*(tensor.shape_signature or ()), *(tensor.shape or ())))
+
+
+def _tensors(model: Model, structure: Structure) -> tuple[Tensor, ...]:
+    main = model.subgraphs[0]
+    inputs = set(main.inputs)
+    made = inputs.union(*(operator.outputs for operator in main.operators))
+    return tuple(
+        Tensor(
+            index=index,
+            name=clean(tensor.name or "") or f"tensor_{index}",
+            dtype=dtype_name(tensor.type),
+            shape=resolved_shape(tensor),
+            n_bytes=_size(model, tensor, index in structure.stored),
+            kind=_kind(tensor, index, inputs, made, structure),
+            dynamic=is_dynamic(tensor),
+        )
+        for index, tensor in enumerate(main.tensors)
+    )
+
+
+def _kind(
+    tensor: TensorRecord, index: int, inputs: set[int], made: set[int], structure: Structure
+) -> TensorKind:
+    if tensor.is_variable:
+        return "variable"
+    if index in inputs:
+        return "input"
+    if index in structure.stored or index in structure.prepared or index not in made:
+        return "constant"
+    return "activation"
+
+
+def _size(model: Model, tensor: TensorRecord, is_stored: bool) -> int:
+    dense = dense_bytes(dtype_name(tensor.type), resolved_shape(tensor))
+    data = model.buffers[tensor.buffer].data
+    if is_stored and data is not None and (dense is None or tensor.sparsity is not None):
+        return len(data)
+    return dense or 0
+
+
+def _layer(
+    model: Model, structure: Structure, tensors: tuple[Tensor, ...], index: int, operators: tuple[int, ...]
+) -> Layer:
+    main = model.subgraphs[0]
+    operator = main.operators[operators[-1]]
+    name = structure.names[operators[-1]]
+    outputs = tuple(dict.fromkeys(i for i in operator.outputs if i >= 0))
+    constants = sorted(
+        {
+            i
+            for number in operators
+            for i in main.operators[number].inputs
+            if i in structure.stored and model.buffers[main.tensors[i].buffer].data
+        }
+    )
+    work = _work(model, main, operator)
+    return Layer(
+        index=index,
+        name=tensors[outputs[0]].name if outputs else f"{name.lower()}_{operators[-1]}",
+        op=name,
+        operators=operators,
+        inputs=tuple(
+            dict.fromkeys(i for i in operator.inputs if i >= 0 and tensors[i].kind in {"input", "activation"})
+        ),
+        outputs=outputs,
+        constants=tuple(constants),
+        macs=work.macs,
+        element_ops=work.element_ops,
+        weight_bytes=sum(tensors[i].n_bytes for i in constants),
+        key=layer_key(model, operators, structure.stored),
+        group=structure.groups[index],
+    )
+
+
+def _work(model: Model, subgraph: SubGraph, operator: Operator) -> Work:
+    name = operator_name(model, operator)
+    if name in _RUNS_ONCE:
+        return _body_work(model, operator_subgraphs(operator)[0])
+    shapes = [resolved_shape(tensor) for tensor in subgraph.tensors]
+    return operator_work(
+        Call(
+            name=name,
+            options=operator.builtin_options or operator.builtin_options_2,
+            inputs=tuple(None if i < 0 else shapes[i] for i in operator.inputs),
+            outputs=tuple(shapes[i] for i in operator.outputs if i >= 0),
+        )
+    )
+
+
+def _body_work(model: Model, subgraph_index: int) -> Work:
+    body = model.subgraphs[subgraph_index]
+    works = [_work(model, body, operator) for operator in body.operators]
+    macs = [work.macs for work in works if work.macs is not None]
+    element_ops = [work.element_ops for work in works if work.element_ops is not None]
+    return Work(
+        sum(macs) if len(macs) == len(works) else None,
+        sum(element_ops) if len(element_ops) == len(works) else None,
+    )
