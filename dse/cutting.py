@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def _lane_of_cuts(graph: LayerGraph, at: Sequence[str]) -> PlacedLane:
     return PlacedLane(
         tuple(
             PlacedStage(f"stage{number}", tuple(range(first, last)), "cpu", 1, (core,))
-            for number, (first, last) in enumerate(zip(borders, borders[1:], strict=False))
+            for number, (first, last) in enumerate(pairwise(borders))
         )
     )
 

@@ -12,15 +12,15 @@ from dse.config import Experiment
 from dse.config import ModelFile as ModelPath
 from dse.costs import CostTable
 from dse.detection import detect_platform
-from dse.errors import DseError, InputError, PlatformError
+from dse.errors import InputError, PlatformError
 from dse.files import write_bytes, write_json
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.graph import LayerGraph
 from dse.measuring import Measurements, check_and_measure
 from dse.planning import Planner, find_plans
-from dse.platforms import Platform
-from dse.problems import Wishes, build_problem, problem_slots, resolve_pins
+from dse.platforms import Platform, Slot
+from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins
 from dse.profiling.analytic import predict as predict_costs
 from dse.profiling.cache import ProfileCache
 from dse.profiling.measured import profile as measure_costs
@@ -32,7 +32,7 @@ from dse.results import PlanResult, Proof, RunResult
 from dse.run_folder import LoggedProgress, RunFolder
 from dse.staging import Stager
 from dse.zoo.registry import build_file
-from solvers.problem import Goal, Limits, Objective
+from solvers.problem import Goal, Limits, Objective, Problem
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         write_inputs(folder.path, experiment, subject.platform)
         costs = find_costs(subject, progress)
         write_json(folder.path / "costs.json", costs.to_json())
-        _, proof, plans = search_plans(subject, costs, progress)
+        proof, plans = search_plans(subject, costs, progress)
         stager = Stager(subject.file, graph, folder.work / "stages")
         notes: tuple[str, ...] = ()
         check = ""
@@ -167,10 +167,10 @@ def read_costs(path: Path, subject: Subject) -> CostTable:
     return table
 
 
-def search_plans(
-    subject: Subject, costs: CostTable, progress: Progress
-) -> tuple[Planner, Proof, tuple[PlanResult, ...]]:
-    """Search exactly, and gather baselines and alternatives."""
+def make_problem(
+    subject: Subject, costs: CostTable
+) -> tuple[Problem, tuple[Slot, ...], tuple[ResolvedPin, ...]]:
+    """Build the problem that the experiment's wishes pose; returns its slots and pins as well."""
     search = subject.experiment.search
     pins = resolve_pins(subject.graph, subject.platform, subject.experiment.pins)
     latency_ms = search.max_latency_ms
@@ -187,12 +187,22 @@ def search_plans(
         queue_depth=search.queue_depth,
     )
     problem = build_problem(subject.graph, subject.platform, costs, wishes)
-    planner = Planner(problem, subject.platform, problem_slots(subject.platform, costs), pins)
-    limits = Limits(time_s=search.time_s, workers=len(os.sched_getaffinity(0)), seed=subject.experiment.seed)
+    return problem, problem_slots(subject.platform, costs), pins
+
+
+def search_plans(
+    subject: Subject, costs: CostTable, progress: Progress
+) -> tuple[Proof, tuple[PlanResult, ...]]:
+    """Search exactly, and gather baselines and alternatives."""
+    search = subject.experiment.search
+    problem, slots, pins = make_problem(subject, costs)
+    planner = Planner(problem, subject.platform, slots, pins)
+    workers = len(os.sched_getaffinity(0))
+    limits = Limits(time_s=search.time_s, workers=workers, seed=subject.experiment.seed)
     with progress.task("searching", 1) as task:
         proof, plans = find_plans(planner, search.solver, limits, search.candidates)
         task.advance()
-    return planner, proof, plans
+    return proof, plans
 
 
 def _worth_measuring(plans: Sequence[PlanResult], experiment: Experiment) -> tuple[PlanResult, ...]:
@@ -267,8 +277,5 @@ def search(experiment: Experiment, progress: Progress | None = None) -> RunResul
     with tempfile.TemporaryDirectory(prefix="dse-search-") as work:
         subject = load(experiment, Path(work))
         costs = find_costs(subject, progress)
-        _, proof, plans = search_plans(subject, costs, progress)
+        proof, plans = search_plans(subject, costs, progress)
         return conclude(subject, costs, proof, plans, "", ())
-
-
-__all__ = ["DseError", "Subject", "find_costs", "load", "profile", "run", "search"]

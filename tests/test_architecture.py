@@ -45,9 +45,10 @@ LAYERS: dict[str, int] = {
     "dse.record": 6,
     "dse.cutting": 6,
     "dse.explore": 7,
-    "dse.commands": 8,
-    "dse.cli": 9,
-    "dse.__main__": 10,
+    "dse.revalidate": 8,
+    "dse.commands": 9,
+    "dse.cli": 10,
+    "dse.__main__": 11,
 }
 SOLE_IMPORTERS = {
     "yaml": {"dse.yaml_io"},

@@ -1,0 +1,140 @@
+"""``dse validate``: measure the mapping of an earlier run again, beside the baselines."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dse.config import Experiment, load_experiment
+from dse.errors import InputError, PlatformError
+from dse.explore import Subject, conclude, load, make_problem, read_costs
+from dse.files import write_json
+from dse.mapping_file import MappingFile, read_mapping
+from dse.measuring import Measurements, check_and_measure
+from dse.planning import Planner, merge, predict
+from dse.problems import unplace
+from dse.progress import Progress, SilentProgress
+from dse.record import results_json
+from dse.results import PlanResult, Proof, RunResult
+from dse.staging import Stager
+from solvers.baselines import baselines
+from solvers.bounds import throughput_bound_hz
+
+MAPPING_NAME = "mapping"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is validated.
+
+    Parameters
+    ----------
+    run_dir
+        Folder of an earlier run.
+    mapping
+        A ``mapping.yaml`` to validate instead of the run's own (for example an edited one).
+    repeats, seconds
+        Instead of the run's own settings, when given.
+    """
+
+    run_dir: Path
+    mapping: Path | None = None
+    repeats: int | None = None
+    seconds: float | None = None
+
+
+def validate(request: Request, progress: Progress | None = None) -> RunResult:
+    """Check outputs and measure a mapping again; writes ``validation.json`` into the run folder.
+
+    Raises
+    ------
+    InputError
+        The folder is not a finished run, or the mapping does not fit the model.
+    MismatchError, DeviceError
+        The stages do not give the whole model's outputs, or could not be run.
+    """
+    progress = progress or SilentProgress()
+    folder = request.run_dir
+    for name in ("config.yaml", "mapping.yaml", "costs.json"):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder}: not the folder of a finished run ({name} is missing)")
+    experiment = _experiment(request)
+    content = read_mapping(request.mapping or folder / "mapping.yaml")
+    with tempfile.TemporaryDirectory(prefix="dse-validate-") as work:
+        subject = load(experiment, Path(work))
+        if content.model_hash != subject.file.sha256:
+            raise InputError(
+                f"the mapping is for model {content.model_name} (sha256 {content.model_hash[:12]}...), "
+                f"{subject.file.path} has {subject.file.sha256[:12]}..."
+            )
+        result = _measure(subject, folder, content, Path(work), progress)
+    write_json(folder / "validation.json", results_json(result))
+    return replace(result, run_dir=folder)
+
+
+def _experiment(request: Request) -> Experiment:
+    experiment = load_experiment(request.run_dir / "config.yaml")
+    measure = experiment.measure
+    changes = {"repeats": request.repeats, "seconds": request.seconds}
+    measure = measure.model_copy(update={key: value for key, value in changes.items() if value is not None})
+    return replace(experiment, measure=measure)
+
+
+def _measure(
+    subject: Subject, folder: Path, content: MappingFile, work: Path, progress: Progress
+) -> RunResult:
+    costs = read_costs(folder / "costs.json", subject)
+    problem, slots, pins = make_problem(subject, costs)
+    planner = Planner(problem, subject.platform, slots, pins)
+    _check_mapping(subject, content)
+    mapping = unplace(content.mapping, subject.platform, slots)
+    chosen = predict(problem, MAPPING_NAME, "candidate", mapping, content.mapping)
+    plans: list[PlanResult] = [chosen]
+    plans += [
+        planner.plan(known.name, "baseline", known.mapping)
+        for known in baselines(problem)
+        if known.role == "baseline"
+    ]
+    merged = merge(plans)
+    stager = Stager(subject.file, subject.graph, work / "stages")
+    measured, check, notes = check_and_measure(
+        subject.file, subject.graph, stager, merged, merged, subject.experiment, Measurements(), progress
+    )
+    bound = throughput_bound_hz(problem)
+    found = chosen.predicted.throughput_hz
+    proof = Proof(
+        "given mapping", "feasible", "this mapping", bound, None if not bound else bound / found - 1, 0
+    )
+    return conclude(subject, costs, proof, measured, check, notes)
+
+
+def _check_mapping(subject: Subject, content: MappingFile) -> None:
+    """Refuse what a hand may have broken: layers that are not there, cores that are not there."""
+    n_layers = len(subject.graph.layers)
+    available = os.sched_getaffinity(0)
+    for lane in content.mapping.lanes:
+        covered = sorted(layer for stage in lane.stages for layer in stage.layers)
+        if covered != list(range(n_layers)):
+            missing = sorted(set(range(n_layers)) - set(covered))
+            twice = sorted({layer for layer in covered if covered.count(layer) > 1})
+            beyond = [layer for layer in covered if layer >= n_layers]
+            what = (
+                f"missing {missing[:5]}"
+                if missing
+                else f"twice {twice[:5]}"
+                if twice
+                else f"unknown {beyond[:5]}"
+            )
+            raise InputError(
+                f"mapping: every lane has to hold each of the {n_layers} layers once; "
+                f"the lane of {lane.stages[0].name} has layers {what}"
+            )
+        for stage in lane.stages:
+            lacking = sorted(set(stage.cores) - available)
+            if lacking:
+                raise PlatformError(
+                    f"mapping: {stage.name} wants cores {lacking}, but this process may only use "
+                    f"{sorted(available)} (affinity mask)"
+                )
