@@ -11,7 +11,8 @@ from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, place
 from dse.results import PlanResult, Predicted, Proof, Role, StageNumbers
 from solvers.alternatives import alternatives
-from solvers.baselines import baselines
+from solvers.baselines import NamedPlan, baselines
+from solvers.baselines import Role as SolverRole
 from solvers.evaluate import Evaluation, evaluate
 from solvers.mapping import Mapping
 from solvers.problem import Limits, Problem
@@ -121,13 +122,18 @@ def find_plans(
         wall_ns=solution.wall_ns,
     )
     plans: list[PlanResult] = []
-    for known in baselines(problem):
-        role: Role = "baseline" if known.role == "baseline" else "candidate"
-        plans.append(planner.plan(known.name, role, known.mapping))
+    cluster_names = tuple(cluster.name for cluster in planner.platform.clusters)
+    for known in baselines(problem, cluster_names, limits):
+        plans.append(planner.plan(known.name, role_of(known), known.mapping))
     plans.append(planner.plan(BEST_NAME, "candidate", solution.mapping))
     others = alternatives(problem, n_candidates + 1, limits)
     plans += [planner.plan(f"plan {n}", "candidate", mapping) for n, mapping in enumerate(others, 1)]
     return proof, merge(plans)
+
+
+def role_of(plan: NamedPlan) -> Role:
+    """Whole models and copies are baselines; what was searched for is a candidate."""
+    return "baseline" if plan.role in (SolverRole.WHOLE, SolverRole.COPIES) else "candidate"
 
 
 def merge(plans: Sequence[PlanResult]) -> tuple[PlanResult, ...]:

@@ -13,7 +13,7 @@ from dse.explore import Subject, conclude, load, make_problem, read_costs
 from dse.files import write_json
 from dse.mapping_file import MappingFile, read_mapping
 from dse.measuring import Measurements, check_and_measure
-from dse.planning import Planner, merge, predict
+from dse.planning import Planner, merge, predict, role_of
 from dse.problems import unplace
 from dse.progress import Progress, SilentProgress
 from dse.record import results_json
@@ -92,11 +92,10 @@ def _measure(
     mapping = unplace(content.mapping, subject.platform, slots)
     chosen = predict(problem, MAPPING_NAME, "candidate", mapping, content.mapping)
     plans: list[PlanResult] = [chosen]
-    plans += [
-        planner.plan(known.name, "baseline", known.mapping)
-        for known in baselines(problem)
-        if known.role == "baseline"
-    ]
+    cluster_names = tuple(cluster.name for cluster in subject.platform.clusters)
+    for known in baselines(problem, cluster_names):
+        if role_of(known) == "baseline":
+            plans.append(planner.plan(known.name, "baseline", known.mapping))
     merged = merge(plans)
     stager = Stager(subject.file, subject.graph, work / "stages")
     measured, check, notes = check_and_measure(
