@@ -104,6 +104,8 @@ class LayerGraph:
         Tensor indices, in the model's own order.
     stateful
         Whether frames depend on earlier frames.
+    shared
+        What each group of layers shares, in words, by group number.
     """
 
     name: str
@@ -112,6 +114,7 @@ class LayerGraph:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     stateful: bool = False
+    shared: tuple[str, ...] = ()
 
     @cached_property
     def producer(self) -> dict[int, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dse.flatbuffer.keys import layer_key
 from dse.flatbuffer.macs import Call, Work, operator_work
 from dse.flatbuffer.operators import clean, operator_name, operator_subgraphs
@@ -49,49 +47,26 @@ def build_graph(file: ModelFile) -> LayerGraph:
         inputs=tuple(dict.fromkeys(main.inputs)),
         outputs=tuple(dict.fromkeys(main.outputs)),
         stateful=structure.stateful,
+        shared=_shared(model, structure, tensors),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SharedState:
-    """Layers that must stay in one stage, and why.
-
-    Parameters
-    ----------
-    group
-        Group number, as in ``Layer.group``.
-    layers
-        Layer indices.
-    what
-        What they share, for people.
-    """
-
-    group: int
-    layers: tuple[int, ...]
-    what: str
-
-
-def shared_state(file: ModelFile, graph: LayerGraph) -> tuple[SharedState, ...]:
-    """Return what each group of layers shares."""
-    structure = build_structure(file.model)
+def _shared(model: Model, structure: Structure, tensors: tuple[Tensor, ...]) -> tuple[str, ...]:
+    """Say what each group of layers shares."""
+    main = model.subgraphs[0]
     found = []
     for group, resources in enumerate(structure.shared):
-        layers = tuple(layer.index for layer in graph.layers if layer.group == group)
         words = [describe(resource) for resource in sorted(resources)]
-        if not words:
-            used = {index for number in layers for index in _operator(file.model, graph, number).inputs}
-            main = file.model.subgraphs[0]
-            words = [
-                f"state tensor {graph.tensors[i].name!r}"
-                for i in sorted(used)
-                if i >= 0 and main.tensors[i].is_variable
-            ]
-        found.append(SharedState(group, layers, ", ".join(words) or "state"))
+        used = {
+            index
+            for operators, number in zip(structure.layers, structure.groups, strict=True)
+            if number == group
+            for index in main.operators[operators[-1]].inputs
+            if index >= 0 and main.tensors[index].is_variable
+        }
+        words += [f"state tensor {tensors[index].name!r}" for index in sorted(used)]
+        found.append(", ".join(words) or "a resource handle")
     return tuple(found)
-
-
-def _operator(model: Model, graph: LayerGraph, layer: int) -> Operator:
-    return model.subgraphs[0].operators[graph.layers[layer].operators[-1]]
 
 
 def resolved_shape(tensor: TensorRecord) -> tuple[int, ...]:
