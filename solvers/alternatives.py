@@ -1,0 +1,163 @@
+"""The K best *different* mappings, for measuring more than the plan that is predicted best.
+
+Two mappings differ in structure when their lanes use different slots or numbers of stages; moving a
+cut by a layer is the same structure.  Lanes come from the exact tables for every core count and for
+small caps on the number of stages; mixes of them from a knapsack that keeps the K best per state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from solvers.evaluate import ScoreKey, evaluate, score_key
+from solvers.lanes import LanePool
+from solvers.mapping import Lane, Mapping, Stage
+from solvers.order_costs import NEVER
+from solvers.problem import Limits, Problem
+from solvers.registry import solve
+from solvers.topology import contract
+
+Signature = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A lane that may be built: cores, guessed period, and the pool that can build it."""
+
+    use: tuple[int, ...]
+    period_ns: int
+    pool: LanePool
+
+
+def signature(mapping: Mapping) -> Signature:
+    """Return the structure of a mapping: the slots of each lane's stages, lanes sorted."""
+    return tuple(sorted(tuple(stage.slot for stage in lane.stages) for lane in mapping.lanes))
+
+
+def alternatives(problem: Problem, k: int, limits: Limits | None = None) -> tuple[Mapping, ...]:
+    """Return up to ``k`` feasible mappings, structurally different ones first, each part best first.
+
+    Parameters
+    ----------
+    problem
+        What is mapped.
+    k
+        How many to return at most.
+    limits
+        For the searches.
+
+    Returns
+    -------
+    tuple of Mapping
+        The first is the answer of ``solve``.  When there are fewer than ``k`` structures, mappings
+        of the best structure with a cut moved by one or two blocks follow.
+
+    Raises
+    ------
+    InfeasibleError
+        See ``topology.contract``.
+    """
+    limits = limits or Limits()
+    found: dict[Signature, tuple[ScoreKey, Mapping]] = {}
+    best = solve(problem, limits=limits).mapping
+    if best is None:
+        return ()
+    for mapping in (best, *_mixes(problem, k, limits)):
+        evaluation = evaluate(problem, mapping)
+        if evaluation.feasible:
+            key = score_key(problem, evaluation)
+            mark = signature(mapping)
+            if mark not in found or key < found[mark][0]:
+                found[mark] = (key, mapping)
+    ranked = [mapping for _, mapping in sorted(found.values(), key=lambda pair: pair[0])]
+    ranked = [best, *(mapping for mapping in ranked if signature(mapping) != signature(best))][:k]
+    if len(ranked) < k:
+        near = sorted(
+            (score_key(problem, evaluate(problem, m)), n, m) for n, m in enumerate(_moved_cuts(problem, best))
+        )
+        ranked += [mapping for key, _, mapping in near if key[0] == 0][: k - len(ranked)]
+    return tuple(ranked)
+
+
+def _mixes(problem: Problem, k: int, limits: Limits) -> Iterator[Mapping]:
+    offers = _offers(problem, limits)
+    keep = 4 * k
+    lists = _k_best(problem, offers, keep)
+    for _, chosen in lists:
+        unit = 0
+        lanes = []
+        for number in chosen:
+            offer = offers[number]
+            stages = offer.pool.score(offer.use).stages
+            lanes.append(Lane(tuple(Stage(s.layers, s.slot, unit + n) for n, s in enumerate(stages))))
+            unit += len(stages)
+        if lanes:
+            yield Mapping(tuple(lanes))
+
+
+def _offers(problem: Problem, limits: Limits) -> list[_Offer]:
+    """Lanes for every core count and for at most 1, 2 and 3 stages; equal ones once."""
+    seen: dict[tuple[tuple[int, ...], int], _Offer] = {}
+    cap = problem.max_stages
+    for stages in [n for n in (1, 2, 3) if cap is None or n < cap] + [cap]:
+        capped = replace(problem, max_stages=stages)
+        pool = LanePool(contract(capped), limits, n_orders=8)
+        for use in product(*(range(size + 1) for size in problem.cluster_sizes)):
+            period = pool.value_ns(use)
+            if period < NEVER:
+                seen.setdefault((use, period), _Offer(use, period, pool))
+    offers = sorted(seen.values(), key=lambda offer: (offer.period_ns * sum(offer.use), offer.use))
+    n_states = 1
+    for size in problem.cluster_sizes:
+        n_states *= size + 1
+    return offers[: max(20, 4000 // n_states)]
+
+
+def _k_best(problem: Problem, offers: list[_Offer], keep: int) -> list[tuple[float, tuple[int, ...]]]:
+    """Return the mixes of offers with the highest total rates, best first.
+
+    A knapsack whose states keep their ``keep`` best multisets; offers are added one after another,
+    so each multiset is met once.
+    """
+    sizes = problem.cluster_sizes
+    states = list(product(*(range(size + 1) for size in sizes)))
+    if len(states) > 400:
+        keep = min(keep, 8)
+    most = problem.lane_limit or sum(sizes)
+    lists: dict[tuple[int, ...], list[tuple[float, tuple[int, ...]]]] = {x: [(0.0, ())] for x in states}
+    for number, offer in enumerate(offers):
+        rate = 1 / offer.period_ns if offer.period_ns else 1e6
+        for x in states:
+            before = tuple(a - b for a, b in zip(x, offer.use))
+            if min(before) < 0:
+                continue
+            longer = [(total + rate, (*mix, number)) for total, mix in lists[before] if len(mix) < most]
+            if longer:
+                merged = sorted(lists[x] + longer, key=lambda pair: (-pair[0], len(pair[1]), pair[1]))
+                lists[x] = merged[:keep]
+    return lists[sizes]
+
+
+def _moved_cuts(problem: Problem, mapping: Mapping) -> Iterator[Mapping]:
+    """Yield mappings in which one boundary between neighbouring stages moved by one or two blocks."""
+    blocks = contract(problem)
+    for lane_number, lane in enumerate(mapping.lanes):
+        for number in range(len(lane.stages) - 1):
+            left, right = lane.stages[number], lane.stages[number + 1]
+            for giver, taker, end in ((left, right, -1), (right, left, 0)):
+                moved: tuple[int, ...] = ()
+                rest = giver.layers
+                for _ in range(2):
+                    block = blocks.members[blocks.of_layer[rest[end]]]
+                    rest = tuple(layer for layer in rest if layer not in block)
+                    moved += block
+                    if not rest:
+                        break
+                    new_giver = replace(giver, layers=rest)
+                    new_taker = replace(taker, layers=tuple(sorted(taker.layers + moved)))
+                    pair = (new_giver, new_taker) if giver is left else (new_taker, new_giver)
+                    stages = (*lane.stages[:number], *pair, *lane.stages[number + 2 :])
+                    lanes = (*mapping.lanes[:lane_number], Lane(stages), *mapping.lanes[lane_number + 1 :])
+                    yield Mapping(lanes)
