@@ -103,7 +103,7 @@ class Unit:
         self.idle = False
         self.gate: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.tid = 0
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._serve, name=f"cores {cores}", daemon=True).start()
 
     def submit(self, job: Callable[[], Any]) -> Future[Any]:
@@ -111,6 +111,10 @@ class Unit:
         future: Future[Any] = Future()
         self._jobs.put((job, future))
         return future
+
+    def close(self) -> None:
+        """End the thread after its jobs."""
+        self._jobs.put(None)
 
     def pin(self) -> None:
         """Pin the calling thread; whatever it creates afterwards inherits the mask.
@@ -135,8 +139,8 @@ class Unit:
             self.gate.put(None)
 
     def _serve(self) -> None:
-        while True:
-            job, future = self._jobs.get()
+        while (order := self._jobs.get()) is not None:
+            job, future = order
             try:
                 future.set_result(job())
             except BaseException as error:  # handed to whoever waits for the job
@@ -210,6 +214,11 @@ class LaneRunner:
         """
         strangers = thread_ids() - self._threads.keys() - self._strangers_known
         return read_back(self._threads, strangers)
+
+    def close(self) -> None:
+        """End the threads (a lane's process just ends)."""
+        for unit in self.units:
+            unit.close()
 
     def reset(self) -> None:
         """Zero the variable tensors of every stage."""

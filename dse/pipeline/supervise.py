@@ -24,10 +24,11 @@ from dse.errors import (
     ChildTimeoutError,
     DeviceError,
     DseError,
+    InputError,
     PlatformError,
 )
 from dse.pipeline.affinity import ThreadRecord
-from dse.pipeline.engine import Array
+from dse.pipeline.engine import Array, numpy_type
 from dse.pipeline.lane import KINDS, load_frames, save_frames
 from dse.pipeline.plan import LanePlan, PipelinePlan
 from dse.pipeline.timeline import LaneTimes, Stamps, lane_times
@@ -110,8 +111,7 @@ class Pipeline:
                 f"plan {self.plan.name!r} wants cores {missing}, but this process may only use "
                 f"{sorted(available)} (affinity mask)"
             )
-        if not self._frames:
-            raise DeviceError(f"plan {self.plan.name!r}: expected at least one frame to run")
+        check_frames(self.plan, self._frames)
         self._folder = tempfile.TemporaryDirectory(prefix="dse-pipeline-")
         try:
             self._build()
@@ -199,7 +199,7 @@ class Pipeline:
         limit = None if seconds is None else seconds + BUILD_TIMEOUT_S
         answers = self._ask([requests.get(lane) for lane in range(len(self.plan.lanes))], limit, "measuring")
         runs = []
-        for lane, answer in answers.items():
+        for lane, answer in sorted(answers.items()):
             path = Path(requests[lane]["path"])
             stamps = np.load(path, allow_pickle=False)
             path.unlink()
@@ -228,7 +228,7 @@ class Pipeline:
     def check_affinity(self) -> tuple[tuple[ThreadRecord, ...], ...]:
         """Read the mask of every thread of every lane back again."""
         answers = self._ask([{"command": "affinity"}] * len(self.plan.lanes), 10.0, "reading masks back")
-        return tuple(read_threads(answer["threads"]) for answer in answers.values())
+        return tuple(read_threads(answer["threads"]) for _, answer in sorted(answers.items()))
 
     def _build(self) -> None:
         frames = self._path("frames.npz")
@@ -353,6 +353,31 @@ class _StallWatch:
             self._seen[lane] = (counters, self._clock())
             return False
         return self._clock() - before[1] > self.limit_s
+
+
+def check_frames(plan: PipelinePlan, frames: Sequence[Sequence[Array]]) -> None:
+    """Check prepared frames against the inputs of a plan.
+
+    Raises
+    ------
+    InputError
+        There is none, or one has another number, type or shape of arrays.
+    """
+    if not frames:
+        raise InputError(f"plan {plan.name!r}: expected at least one frame to run")
+    for number, frame in enumerate(frames):
+        if len(frame) != len(plan.inputs):
+            raise InputError(
+                f"plan {plan.name!r}: frame {number} has {len(frame)} arrays, "
+                f"the model {len(plan.inputs)} inputs"
+            )
+        for port, values in zip(plan.inputs, frame):
+            wanted, got = (numpy_type(port), port.shape), (values.dtype, values.shape)
+            if wanted != got:
+                raise InputError(
+                    f"plan {plan.name!r}: frame {number} has {got[0]}{got[1]} for input {port.name!r}, "
+                    f"expected {wanted[0]}{wanted[1]}"
+                )
 
 
 def entering_stages(lane: LanePlan) -> tuple[int, ...]:

@@ -1,0 +1,220 @@
+"""Real pipelines of tiny models: order, loss, affinity, and every way to die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dse.errors import (
+    AffinityError,
+    ChildDiedError,
+    ChildTimeoutError,
+    DeviceError,
+    InputError,
+    PlatformError,
+    RuntimeRefusedError,
+)
+from dse.flatbuffer import records
+from dse.flatbuffer.encode import encode
+from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan
+from dse.pipeline.supervise import Pipeline
+
+N_FRAMES = 997  # prime: a ring that is off by one can not line up with it
+
+
+def check(tiny, outputs, frames) -> None:
+    for number, (got,) in enumerate(outputs):
+        np.testing.assert_array_equal(
+            got, tiny.expected(frames[number % len(frames)]), err_msg=f"frame {number}"
+        )
+
+
+@pytest.mark.parametrize("places", [(0, 0, 0), (0, 1, 0), (0, 1, 1), (1, 0, 1)])
+def test_frames_keep_their_order_and_none_is_lost(tiny, cores, places):
+    frames = tiny.frames(N_FRAMES)
+    with Pipeline(tiny.chain(*(cores[place] for place in places)), frames) as pipeline:
+        (outputs,) = pipeline.collect(4000)
+    assert len(outputs) == 4000
+    check(tiny, outputs, frames)
+
+
+def test_two_lanes_run_in_parallel_and_agree(tiny, cores):
+    frames = tiny.frames(5)
+    plan = tiny.plan([tiny.whole((cores[0],))], [tiny.stage(n, (cores[1],)) for n in range(3)])
+    with Pipeline(plan, frames) as pipeline:
+        for outputs in pipeline.collect(50):
+            assert len(outputs) == 50
+            check(tiny, outputs, frames)
+        runs = pipeline.run(seconds=0.4)
+        spans = [(run.stamps[:, :, 0].min(), run.stamps[:, :, 3].max()) for run in runs]
+        assert max(begin for begin, _ in spans) < min(end for _, end in spans), "lanes did not overlap"
+        for lane in pipeline.times(runs):
+            assert lane.throughput_hz > 0
+
+
+def test_time_stamps_tell_a_consistent_story(tiny, cores):
+    with Pipeline(tiny.chain(cores[0], cores[1], cores[0]), tiny.frames(3)) as pipeline:
+        (run,) = pipeline.run(n_frames=500)
+    stamps = run.stamps
+    assert stamps.shape == (500, 3, 4)
+    assert (np.diff(stamps, axis=2) >= 0).all(), "receive, compute, send follow each other"
+    assert (np.diff(stamps[:, :, 0], axis=0) > 0).all(), "a stage takes frames in order"
+    assert (stamps[:, 1, 0] >= stamps[:, 0, 2]).all(), "stage 1 starts after stage 0 has computed"
+    assert (stamps[:, 2, 0] >= stamps[:, 1, 2]).all()
+    shared = np.sort(stamps[:, [0, 2]].reshape(-1, 4)[:, [0, 3]], axis=0)
+    assert (shared[1:, 0] >= shared[:-1, 1]).all(), "stages on one set of cores take turns"
+
+
+def test_one_frame_in_flight_means_one(tiny, cores):
+    with Pipeline(tiny.chain(cores[0], cores[1], cores[0]), tiny.frames(3)) as pipeline:
+        (run,) = pipeline.run(n_frames=40, in_flight=1)
+    assert (run.stamps[1:, 0, 0] >= run.stamps[:-1, 2, 2]).all()
+
+
+def test_back_pressure_bounds_the_frames_inside(tiny, cores):
+    depth = 2
+    with Pipeline(tiny.chain(cores[0], cores[1], cores[1]), tiny.frames(3), queue_depth=depth) as pipeline:
+        (run,) = pipeline.run(n_frames=800)
+    entered, left = run.stamps[:, 0, 0], run.stamps[:, 2, 3]
+    inside = np.arange(800) - np.searchsorted(np.sort(left), entered)
+    # Two hops, each with its queue and the frames being written and read; skip tensors wait longer.
+    assert inside.max() <= 2 * (depth + 2) + 3
+
+
+def test_every_thread_of_the_runtime_has_its_mask(tiny, cores):
+    plan = tiny.plan([tiny.whole(cores)])
+    with Pipeline(plan, tiny.frames(2)) as pipeline:
+        (records,) = pipeline.threads
+        assert {record.role for record in records} == {"stage", "runtime"}
+        assert all(record.got == cores for record in records)
+        pipeline.run(n_frames=50)
+        assert pipeline.check_affinity()[0] == records
+
+
+def test_a_thread_that_is_moved_after_building_is_noticed(tiny, cores):
+    with Pipeline(tiny.plan([tiny.whole((cores[1],))]), tiny.frames(2)) as pipeline:
+        os.sched_setaffinity(pipeline.threads[0][0].tid, {cores[0]})
+        with pytest.raises(AffinityError, match=rf"whole: .*on cores {cores[0]}, wanted {cores[1]}"):
+            pipeline.run(n_frames=5)
+
+
+def test_killing_a_lane_ends_everything_and_tells_what_was_lost(tiny, cores):
+    plan = tiny.plan([tiny.whole((cores[0],))], [tiny.whole((cores[1],))], name="two copies")
+    with Pipeline(plan, tiny.frames(2)) as pipeline:
+        pids = pipeline.pids
+        threading.Timer(0.5, os.kill, (pids[1], signal.SIGKILL)).start()
+        begin = time.monotonic()
+        with pytest.raises(ChildDiedError) as caught:
+            pipeline.run(seconds=60)
+        assert time.monotonic() - begin < 5.5
+        message = str(caught.value)
+        assert "lane 1 of plan 'two copies'" in message
+        assert "SIGKILL" in message
+        assert "Frames delivered before that: lane 0: " in message
+        with pytest.raises(DeviceError, match="not running"):
+            pipeline.run(n_frames=1)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_killing_an_idle_lane_is_noticed_by_the_next_request(tiny, cores):
+    plan = tiny.plan([tiny.whole((cores[0],))], [tiny.whole((cores[1],))])
+    with Pipeline(plan, tiny.frames(2)) as pipeline:
+        os.kill(pipeline.pids[0], signal.SIGKILL)
+        with pytest.raises(ChildDiedError, match="lane 0"):
+            pipeline.run(seconds=30, one_lane=1)
+
+
+def test_a_lane_that_stands_still_is_ended(tiny, cores):
+    with Pipeline(tiny.chain(cores[0], cores[1], cores[0]), tiny.frames(2), stall_s=0.5) as pipeline:
+        threading.Timer(0.3, os.kill, (pipeline.pids[0], signal.SIGSTOP)).start()
+        with pytest.raises(ChildTimeoutError, match=r"nothing moved for 0\.5 s while measuring"):
+            pipeline.run(seconds=60)
+
+
+def test_ctrl_c_leaves_nothing(tiny, cores):
+    # The fixture looks for processes and files that are left.
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Pipeline(tiny.plan([tiny.whole((cores[0],))]), tiny.frames(2)) as pipeline,
+    ):
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        pipeline.run(seconds=60)
+
+
+def test_a_file_that_is_no_model_is_refused_by_name(tiny, cores):
+    stage = tiny.whole((cores[0],))
+    stage.model_path.write_bytes(b"not a model at all, but long enough to be looked at")
+    with pytest.raises(RuntimeRefusedError, match=r"lane 0 of plan 'tiny': whole: the runtime refused"):
+        Pipeline(tiny.plan([stage]), tiny.frames(1)).__enter__()
+
+
+def _with_output(plan: PipelinePlan, wrong: Port) -> PipelinePlan:
+    stage = replace(plan.lanes[0].stages[0], outputs=(wrong,))
+    return replace(plan, lanes=(replace(plan.lanes[0], stages=(stage,)),), outputs=(wrong,))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "int32"}, "has type float32 in the file, but the plan hands over int32"),
+        ({"shape": (2, 4)}, r"has shape \(1, 8\) in the file, but the plan hands over \(2, 4\)"),
+        ({"n_bytes": 400}, "has size in bytes 32 in the file, but the plan hands over 400"),
+        ({"name": "z"}, "is called 'y' in the file, 'z' in the plan"),
+        ({"dtype": "string"}, "type string can not be handed"),
+    ],
+)
+def test_a_port_that_does_not_fit_its_file_is_refused_at_set_up(tiny, cores, change, message):
+    plan = _with_output(tiny.plan([tiny.whole((cores[0],))]), replace(tiny.y, **change))
+    with pytest.raises(InputError, match=message):
+        Pipeline(plan, tiny.frames(1)).__enter__()
+
+
+def test_a_frame_of_the_wrong_shape_is_refused(tiny, cores):
+    frames = [(np.zeros((1, 3), np.float32),)]
+    with pytest.raises(
+        InputError, match=r"frame 0 has float32\(1, 3\) for input 'x', expected float32\(1, 8\)"
+    ):
+        Pipeline(tiny.plan([tiny.whole((cores[0],))]), frames).__enter__()
+
+
+def test_cores_that_this_process_may_not_use_are_refused(tiny):
+    missing = max(os.sched_getaffinity(0)) + 1000
+    with pytest.raises(PlatformError, match=str(missing)):
+        Pipeline(tiny.plan([tiny.whole((missing,))]), tiny.frames(1)).__enter__()
+
+
+def test_a_stage_that_fails_on_a_frame_ends_the_run_and_is_named(tmp_path, cores):
+    """GATHER refuses an index outside its table: the second frame has one."""
+    path = tmp_path / "gather.tflite"
+    table = np.arange(20, dtype=np.float32).reshape(5, 4)
+    tensors = (
+        records.Tensor((5, 4), 0, 1, "table", has_rank=True),
+        records.Tensor((1,), 2, 0, "ids", has_rank=True),
+        records.Tensor((1, 4), 0, 0, "rows", has_rank=True),
+    )
+    gather = records.Operator(0, (0, 1), (2,), builtin_options=records.Options("GatherOptions", {}))
+    model = records.Model(
+        (records.SubGraph(tensors, (1,), (2,), (gather,), "main"),),
+        (records.OperatorCode(36),),
+        (records.Buffer(), records.Buffer(table.tobytes())),
+    )
+    path.write_bytes(encode(model))
+    ids, rows = Port(1, "ids", "int32", (1,), 4), Port(2, "rows", "float32", (1, 4), 16)
+    stage = StagePlan("lookup", path, "cpu", (cores[0],), 1, (ids,), (rows,))
+    plan = PipelinePlan("lookups", (LanePlan((stage,)),), (ids,), (rows,))
+    frames = [(np.array([value], np.int32),) for value in (3, 2, 99)]
+    with Pipeline(plan, frames) as pipeline:
+        (outputs,) = pipeline.collect(2)
+        np.testing.assert_array_equal([row for (row,) in outputs], table[[3, 2]][:, None])
+        with pytest.raises(
+            DeviceError, match=r"lane 0 of plan 'lookups': lookup failed on frame 2: .*[Gg]ather"
+        ):
+            pipeline.run(n_frames=100)
