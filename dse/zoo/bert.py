@@ -26,6 +26,7 @@ from dse.zoo.vectors import (
 )
 
 MASKED_SCORE = -10000.0
+SAMPLE_FRAMES = 2
 
 
 def bert_macs(parameters: Mapping[str, int]) -> int:
@@ -52,7 +53,7 @@ def draw_bert_encoder(parameters: Mapping[str, int], seed: int, *, sampled: bool
     seed
         Seed of the weights.
     sampled
-        Whether to work out a sample frame, which quantisation needs.
+        Whether to work out sample frames, which quantisation needs.
 
     Notes
     -----
@@ -88,11 +89,11 @@ def draw_bert_encoder(parameters: Mapping[str, int], seed: int, *, sampled: bool
     )
     net = Builder("bert_encoder", f"BERT encoder {shape_text}", seed=seed, sampled=sampled)
     vocab = parameters["vocab"]
-    sample = ((net.random("sample_ids", (1, sequence)) + 1) / 2 * vocab).astype(np.int32)
+    sample = ((net.random("sample_ids", (SAMPLE_FRAMES, sequence)) + 1) / 2 * vocab).astype(np.int32)
     ids = net.add_input("input_ids", (1, sequence), np.int32, sample=sample)
     mask = None
     if parameters["mask"]:
-        ones = np.ones((1, sequence), dtype=np.int32)
+        ones = np.ones((SAMPLE_FRAMES, sequence), dtype=np.int32)
         mask = net.add_input("input_mask", (1, sequence), np.int32, sample=ones)
     x = _embeddings(net, ids, vocab, hidden)
     penalty = None if mask is None else _mask_penalty(net, mask)

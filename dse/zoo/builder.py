@@ -30,7 +30,8 @@ class Builder:
         Seed of all weights.  The values of a weight depend on the seed and on its name only, so a
         layer keeps its weights when layers are added elsewhere.
     sampled
-        Whether to work out every tensor for one sample frame while drawing (see ``draft``).
+        Whether to work out every tensor for the sample frames while drawing (see ``draft``).
+        The first dimension of all activations is the batch, which is 1 in the file.
     """
 
     def __init__(self, name: str, description: str, *, seed: int = 0, sampled: bool = False) -> None:
@@ -73,7 +74,7 @@ class Builder:
     def add_input(
         self, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.float32, sample: Array | None = None
     ) -> DraftTensor:
-        """Add an input of the model; ``sample`` is the sample frame's value (used when sampled)."""
+        """Add an input of the model; ``sample`` holds the sample frames (used when sampled)."""
         tensor = self._add(name, shape, dtype, sample=sample if self.sampled else None)
         self._inputs.append(tensor.index)
         return tensor
@@ -120,13 +121,13 @@ class Builder:
             Works the output out from the values of the inputs that are present.  Called only when
             the builder is sampled and all these values are known.
         result
-            The output for the sample frame where the caller has it already.
+            The output for the sample frames where the caller has it already.
         """
         sample = result
         values = [tensor.values for tensor in inputs if tensor is not None] if self.sampled else [None]
         if evaluate is not None and all(value is not None for value in values):
             sample = evaluate(*values)
-        if sample is not None and sample.shape != tuple(shape):
+        if sample is not None and sample.shape[1:] != tuple(shape)[1:]:
             raise ValueError(f"{self.full_name(name)}: inferred {tuple(shape)}, worked out {sample.shape}")
         output = self._add(name, shape, dtype, sample=sample)
         indices = tuple(None if tensor is None else tensor.index for tensor in inputs)

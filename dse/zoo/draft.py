@@ -1,6 +1,6 @@
 """A model while it is being drawn: tensors and operators before they become records of a file.
 
-A draft may carry the values that one sample frame gives every tensor.  They set the scale of the
+A draft may carry the values that a few sample frames give every tensor.  They set the scale of the
 random weights (so that activations neither vanish nor explode) and the ranges of quantised models.
 """
 
@@ -34,8 +34,8 @@ class DraftTensor:
     constant
         The values of a constant, in the file's layout; None for everything else.
     sample
-        The values that the sample frame gives this tensor (float64, or integers for indices); None
-        when the draft is drawn without a sample.
+        The values that the sample frames give this tensor (float64, or integers for indices), of
+        shape (frames, *shape[1:]); None when the draft is drawn without a sample.
     variable
         Whether the tensor keeps its values from one frame to the next.
     quantization
@@ -53,7 +53,7 @@ class DraftTensor:
 
     @property
     def values(self) -> Array | None:
-        """What the tensor holds for the sample frame, constants included; None when not known."""
+        """What the tensor holds for the sample frames, constants included; None when not known."""
         if self.constant is None:
             return self.sample
         if self.constant.dtype.kind == "f":

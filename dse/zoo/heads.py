@@ -7,8 +7,8 @@ from dse.zoo.draft import DraftTensor
 from dse.zoo.images import global_mean
 from dse.zoo.vectors import fully_connected, softmax
 
-# Size of the logits before the sample frame's are taken away: what is left for another frame is a
-# fraction of this, enough to move the probabilities, too little to make one class certain.
+# Size of the logits before those of the sample frames are taken away: what is left for another frame
+# moves the probabilities and does not make one class certain.
 LOGIT_GAIN = 1.0
 
 

@@ -13,29 +13,34 @@ from dse.zoo import arithmetic
 from dse.zoo.arithmetic import Floats, Window
 from dse.zoo.builder import Builder
 from dse.zoo.convolutions import window_options
-from dse.zoo.draft import Array, DraftTensor
+from dse.zoo.draft import DraftTensor
+
+SAMPLE_FRAMES = 3
 
 
-def image_sample(net: Builder, shape: tuple[int, ...]) -> Array:
-    """Return a frame between -1 and 1, half smooth and half noise, so that both kinds of input fit."""
-    batch, height, width, channels = shape
-    noise = net.random("sample_noise", shape).astype(np.float64)
-    cells = net.random("sample_cells", (batch, 8, 8, channels)).astype(np.float64)
-    rows, columns = np.linspace(0, 7, height), np.linspace(0, 7, width)
+def image_sample(net: Builder, name: str, height: int, width: int, channels: int) -> Floats:
+    """Return frames between -1 and 1: one half smooth, half noise; one smooth; one smooth and positive.
 
-    def blend(values: Floats, at: Floats, axis: int) -> Floats:
-        low = np.minimum(at.astype(int), 6)
-        share = (at - low).reshape([-1 if dim == axis else 1 for dim in range(4)])
-        return np.asarray(values.take(low, axis) * (1 - share) + values.take(low + 1, axis) * share)
+    Random weights that are sized by all of them suit whatever a user feeds.
+    """
+    noise = net.random(f"{name}/sample_noise", (height, width, channels)).astype(np.float64)
+    cells = net.random(f"{name}/sample_cells", (SAMPLE_FRAMES, 5, 5, channels)).astype(np.float64)
+    smooth = _stretch(_stretch(cells, np.linspace(0, 4, height), 1), np.linspace(0, 4, width), 2)
+    return np.stack([0.5 * noise + 0.5 * smooth[0], smooth[1], 0.5 + 0.5 * smooth[2]])
 
-    return 0.5 * noise + 0.5 * blend(blend(cells, rows, 1), columns, 2)
+
+def _stretch(values: Floats, at: Floats, axis: int) -> Floats:
+    """Interpolate linearly at fractional indices along one axis."""
+    low = np.minimum(at.astype(int), values.shape[axis] - 1)
+    high = np.minimum(low + 1, values.shape[axis] - 1)
+    share = (at - low).reshape([-1 if dim == axis else 1 for dim in range(values.ndim)])
+    return np.asarray(values.take(low, axis) * (1 - share) + values.take(high, axis) * share)
 
 
 def image_input(net: Builder, name: str, height: int, width: int, channels: int) -> DraftTensor:
     """Add a float image input with values that are meant to lie between -1 and 1."""
-    shape = (1, height, width, channels)
-    sample = image_sample(net, shape) if net.sampled else None
-    return net.add_input(name, shape, sample=sample)
+    sample = image_sample(net, name, height, width, channels) if net.sampled else None
+    return net.add_input(name, (1, height, width, channels), sample=sample)
 
 
 def max_pool(
@@ -116,13 +121,8 @@ def resize_bilinear(net: Builder, x: DraftTensor, factor: int, *, name: str) -> 
     """Enlarge an image by interpolating linearly between pixel centres."""
     height, width = x.shape[1] * factor, x.shape[2] * factor
 
-    def stretch(image: Floats, axis: int) -> Floats:
-        size = image.shape[axis]
-        at = np.clip((np.arange(size * factor) + 0.5) / factor - 0.5, 0, size - 1)
-        low = at.astype(int)
-        high = np.minimum(low + 1, size - 1)
-        share = (at - low).reshape([-1 if dim == axis else 1 for dim in range(4)])
-        return np.asarray(image.take(low, axis) * (1 - share) + image.take(high, axis) * share)
+    def centres(size: int) -> Floats:
+        return np.clip((np.arange(size * factor) + 0.5) / factor - 0.5, 0, size - 1)
 
     return net.emit(
         "RESIZE_BILINEAR",
@@ -131,7 +131,7 @@ def resize_bilinear(net: Builder, x: DraftTensor, factor: int, *, name: str) -> 
         (x.shape[0], height, width, x.shape[3]),
         options=Options("ResizeBilinearOptions", {"align_corners": False, "half_pixel_centers": True}),
         version=3,  # the first version with half_pixel_centers
-        evaluate=lambda image, _: stretch(stretch(image, 1), 2),
+        evaluate=lambda image, _: _stretch(_stretch(image, centres(x.shape[1]), 1), centres(x.shape[2]), 2),
     )
 
 

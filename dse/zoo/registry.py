@@ -215,7 +215,7 @@ def resolve(name: str, parameters: Mapping[str, int] | None = None) -> tuple[Zoo
 
 
 def draw(name: str, parameters: Mapping[str, int] | None = None, seed: int = 0) -> Draft:
-    """Draw an architecture: the form before the file, with its sample frame.
+    """Draw an architecture: the form before the file.
 
     Raises
     ------

@@ -33,10 +33,10 @@ def fully_connected(
     Parameters
     ----------
     gain
-        Size of the result before activation, for the sample frame.
+        Size of the result before activation and centring, for the sample frames.
     centred
-        Whether the bias takes away what the sample frame gives, so that the result tells how
-        another frame differs from it.
+        Whether the bias takes away what the sample frames give on average, so that the result
+        tells how a frame differs from them.
     """
     features = x.shape[-1]
     weights = net.random(f"{name}/weights", (units, features))
@@ -190,7 +190,7 @@ def softmax(net: Builder, x: DraftTensor, *, name: str) -> DraftTensor:
 
 
 def reshape(net: Builder, x: DraftTensor, shape: Sequence[int], *, name: str) -> DraftTensor:
-    """Give the same values another shape."""
+    """Give the same values another shape; the batch stays the first dimension."""
     target = tuple(shape)
     return net.emit(
         "RESHAPE",
@@ -199,7 +199,7 @@ def reshape(net: Builder, x: DraftTensor, shape: Sequence[int], *, name: str) ->
         target,
         options=Options("ReshapeOptions", {"new_shape": target}),
         dtype=x.dtype,
-        evaluate=lambda values, _: values.reshape(target),
+        evaluate=lambda values, _: values.reshape(len(values), *target[1:]),
     )
 
 
