@@ -33,7 +33,7 @@ def serve(handlers: Mapping[str, Handler]) -> None:
         request = json.loads(requests.get())
         try:
             answer = handlers[request["command"]](request)
-        except Exception as error:  # noqa: BLE001 - the parent turns it into its own error
+        except Exception as error:  # the parent turns it into its own error
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -13,6 +13,7 @@ import gc
 import os
 import resource
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,33 @@ from typing import TYPE_CHECKING, Any
 from dse.devices.serving import serve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
 TASKS = Path("/proc/self/task")
 KIB = 1024
+# What a native runner and the in-situ profiler need of the runtime's C interface.
+C_FUNCTIONS = (
+    "LiteRtCreateEnvironment",
+    "LiteRtCreateModelFromFile",
+    "LiteRtCreateOptions",
+    "LiteRtSetOptionsHardwareAccelerators",
+    "LiteRtCreateOpaqueOptions",
+    "LiteRtAddOpaqueOptions",
+    "LiteRtCreateCompiledModel",
+    "LiteRtGetCompiledModelInputBufferRequirements",
+    "LiteRtGetCompiledModelOutputBufferRequirements",
+    "LiteRtCreateManagedTensorBufferFromRequirements",
+    "LiteRtLockTensorBuffer",
+    "LiteRtUnlockTensorBuffer",
+    "LiteRtRunCompiledModel",
+    "LiteRtCompiledModelGetProfiler",
+    "LiteRtStartProfiler",
+    "LiteRtStopProfiler",
+    "LiteRtGetNumProfilerEvents",
+    "LiteRtGetProfilerEvents",
+)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,6 +66,8 @@ def main(argv: list[str] | None = None) -> None:
             "time": worker.time,
             "unload": worker.unload,
             "link": measure_link,
+            "c_interface": lambda _: c_interface(),
+            "try_affinity": lambda _: {"masks": try_affinity(cores)},
         }
     )
 
@@ -57,6 +81,40 @@ def thread_masks(tasks: Path = TASKS) -> dict[str, list[int]]:
         except ProcessLookupError:  # the thread has ended meanwhile
             continue
     return masks
+
+
+def try_affinity(cores: Sequence[int]) -> dict[str, list[int]]:
+    """Pin a new thread to each core in turn and return the masks that were read back."""
+    masks: dict[str, list[int]] = {}
+
+    def pin(core: int) -> None:
+        me = threading.get_native_id()
+        try:
+            os.sched_setaffinity(me, {core})
+        except OSError:
+            return
+        masks[str(core)] = sorted(os.sched_getaffinity(me))
+
+    for core in cores:
+        thread = threading.Thread(target=pin, args=(core,))
+        thread.start()
+        thread.join()
+    return masks
+
+
+def c_interface() -> dict[str, Any]:
+    """Look for the runtime's C functions in its shared library."""
+    import ctypes
+
+    import ai_edge_litert
+
+    path = Path(ai_edge_litert.__file__).parent / "libLiteRt.so"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return {"missing": [f"the library itself ({error})"], "n_found": 0}
+    missing = [name for name in C_FUNCTIONS if not hasattr(library, name)]
+    return {"missing": missing, "n_found": len(C_FUNCTIONS) - len(missing)}
 
 
 def peak_rss_bytes() -> int:
