@@ -155,7 +155,7 @@ def to_platform(section: PlatformSection) -> Platform:
 def to_model(model: Any, base: Path) -> ModelPath | ZooModel:
     """Build the model source of a section; paths count from ``base``."""
     if isinstance(model, str):
-        return ModelPath(base / model)
+        return ModelPath((base / model).absolute())
     return ZooModel(model.zoo, dict(model.parameters), model.seed)
 
 
@@ -168,11 +168,14 @@ def to_experiment(
     default_name: str,
     origin: str,
 ) -> Experiment:
-    """Put the checked parts together; paths of models and cost tables count from ``base``."""
+    """Put the checked parts together; paths of models and cost tables count from ``base``.
+
+    They become absolute, so that the resolved form means the same in any folder.
+    """
     model = to_model(section.model, base)
     profile = section.profile
     if profile.costs is not None:
-        profile = profile.model_copy(update={"costs": base / profile.costs})
+        profile = profile.model_copy(update={"costs": (base / profile.costs).absolute()})
     return Experiment(
         model=model,
         platform=platform,

@@ -68,7 +68,9 @@ def _refusals(result: RunResult) -> list[str]:
 
 
 def _wrap(text: str, indent: str = "  ") -> list[str]:
-    text = " ".join(text.split()).replace(" %", "\u00a0%")  # a number and its percent sign stay together
+    text = printable(" ".join(text.split())).replace(
+        " %", "\u00a0%"
+    )  # a number and its percent sign stay together
     lines = textwrap.wrap(text, WIDTH, subsequent_indent=indent)
     return [line.replace("\u00a0", " ") for line in lines]
 
@@ -153,9 +155,14 @@ def _line(mark: str, cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"{mark}{first.ljust(widths[0])} {rest}".rstrip()
 
 
+def printable(text: str) -> str:
+    """Replace control characters, so that a name from a file can not steer a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def shorten(text: str, width: int) -> str:
     """Cut a text in the middle, where names differ least."""
-    text = "".join(char if char.isprintable() else "?" for char in text)
+    text = printable(text)
     if len(text) <= width:
         return text
     head = (width - 1) // 2

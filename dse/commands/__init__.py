@@ -1,0 +1,13 @@
+"""The commands, one module each; heavy imports wait until a command runs."""
+
+from dse.commands.doctor import doctor
+from dse.commands.inspect import inspect
+from dse.commands.profile import profile
+from dse.commands.run import run
+from dse.commands.schema import schema
+from dse.commands.search import search
+from dse.commands.split import split
+from dse.commands.validate import validate
+from dse.commands.zoo import zoo
+
+COMMANDS = (run, inspect, profile, search, split, validate, doctor, schema, zoo)

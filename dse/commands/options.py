@@ -1,0 +1,79 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from dse.commands.terminal import Terminal
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def output_options(command: F) -> F:
+    """Add ``--json --quiet --debug`` and pass them on as ``terminal``."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
+    @click.option("--quiet", "-q", is_flag=True, help="No progress, only the result.")
+    @click.option("--debug", is_flag=True, help="Show the trace of an error.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, as_json: bool, quiet: bool, debug: bool, **kwargs: Any) -> Any:
+        return command(*args, terminal=Terminal(as_json=as_json, quiet=quiet), **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def experiment_options(command: F) -> F:
+    """Add what names an experiment, and pass it on as ``experiment``."""
+
+    @click.argument("config", required=False, type=click.Path(path_type=Path))
+    @click.option("--model", "-m", type=click.Path(path_type=Path), help="A .tflite file, instead of CONFIG.")
+    @click.option("--platform", "-p", type=click.Path(path_type=Path), help="A platform file (YAML).")
+    @click.option(
+        "--set",
+        "-s",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="One setting, e.g. search.time_s=5.",
+    )
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        config: Path | None,
+        model: Path | None,
+        platform: Path | None,
+        settings: tuple[str, ...],
+        **kwargs: Any,
+    ) -> Any:
+        if (config is None) == (model is None):
+            raise click.UsageError(
+                "expected either CONFIG (a YAML file) or --model FILE.tflite, "
+                + ("got neither" if config is None else "got both")
+            )
+        if config is not None and config.suffix == ".tflite":
+            raise click.UsageError(f"{config} is a model, not a YAML file: write --model {config}")
+
+        def load(*more: str) -> Any:
+            from dse.config import experiment_for_model, load_experiment
+
+            every = [*settings, *more]
+            if platform is not None:
+                every.append(f"platform={quote(str(platform.resolve()))}")
+            if model is not None:
+                return experiment_for_model(model, every)
+            return load_experiment(config, every)  # type: ignore[arg-type]
+
+        return command(*args, load=load, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def quote(text: str) -> str:
+    """Write a text as a YAML value that is read as this text."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

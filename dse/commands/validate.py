@@ -1,0 +1,40 @@
+"""``dse validate``: measure the mapping of an earlier run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dse.commands.options import output_options
+from dse.commands.terminal import Terminal
+
+EPILOG = """\b
+Examples:
+  dse validate runs/face
+  dse validate runs/face --repeats 20 --seconds 2
+  dse validate runs/face --mapping edited.yaml
+"""
+
+
+@click.command(epilog=EPILOG, short_help="Measure the mapping of an earlier run again.")
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--mapping", type=click.Path(path_type=Path), help="A mapping.yaml, instead of the run's own.")
+@click.option("--repeats", type=click.IntRange(min=1), help="Rounds [as in the run].")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Of one plan in one round.")
+@output_options
+def validate(
+    terminal: Terminal, run_dir: Path, mapping: Path | None, repeats: int | None, seconds: float | None
+) -> None:
+    """Check outputs and measure the mapping in folder RUN_DIR again, beside the baselines.
+
+    Writes validation.json into the folder.
+    """
+    from dse.record import results_json
+    from dse.reports.console import bold, plain, result_text
+    from dse.revalidate import Request, validate
+
+    with terminal.progress() as progress:
+        result = validate(Request(run_dir, mapping, repeats, seconds), progress)
+    data = {**results_json(result), "run_dir": str(result.run_dir)}
+    terminal.result(result_text(result, bold if terminal.colour else plain), data)

@@ -1,0 +1,78 @@
+"""A cost table on a terminal: totals of every slot, and the layers that cost most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dse.costs import CostTable
+from dse.graph import LayerGraph
+from dse.platforms import Slot
+from dse.reports.console import WIDTH, shorten
+from dse.units import format_ns
+
+MAX_LAYERS = 15
+MAX_SLOTS = 5
+
+
+def costs_text(graph: LayerGraph, costs: CostTable, *, every: bool = False) -> str:
+    """Write totals per slot and the costliest layers (or ``every`` layer): at most 80 columns."""
+    columns = shown_slots(costs.slots)
+    measured = "measured" if costs.measured else "predicted"
+    lines = [
+        shorten(f"{graph.name} on {costs.platform_name}: {len(graph.layers)} layers, {measured}", WIDTH),
+        "",
+        *_totals(costs),
+        "",
+    ]
+    numbers = list(range(len(graph.layers)))
+    if not every and len(numbers) > MAX_LAYERS:
+        numbers = sorted(numbers, key=lambda n: -_largest(costs, n))[:MAX_LAYERS]
+        lines.append(f"the {MAX_LAYERS} costliest layers (--layers shows all {len(graph.layers)}):")
+    heads = [shorten(str(costs.slots[column]), 9) for column in columns]
+    room = WIDTH - 6 - 10 * len(columns)
+    lines.append(f"{'layer':>5} {'operator, name':<{room}}" + "".join(f"{head:>10}" for head in heads))
+    for number in numbers:
+        layer = graph.layers[number]
+        cells = [costs.costs[number][column].median_ns for column in columns]
+        texts = ["-" if cell is None else format_ns(cell) for cell in cells]
+        name = shorten(f"{layer.op} {layer.name}", room)
+        lines.append(f"{number:>5} {name:<{room}}" + "".join(f"{text:>10}" for text in texts))
+    hidden = len(costs.slots) - len(columns)
+    if hidden:
+        lines.append(f"{hidden} more slots are in the cost table (--costs FILE or --json)")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def shown_slots(slots: Sequence[Slot]) -> list[int]:
+    """Return at most five columns: the fewest and the most threads of each cluster first."""
+    ends: list[int] = []
+    for cluster in dict.fromkeys(slot.cluster for slot in slots):
+        own = [number for number, slot in enumerate(slots) if slot.cluster == cluster]
+        ends += list(dict.fromkeys((own[0], own[-1])))
+    rest = [number for number in range(len(slots)) if number not in ends]
+    return sorted((ends + rest)[:MAX_SLOTS])
+
+
+def _largest(costs: CostTable, layer: int) -> int:
+    return max((cost.median_ns or 0 for cost in costs.costs[layer]), default=0)
+
+
+def _totals(costs: CostTable) -> list[str]:
+    lines = [
+        f"{'slot':<16} {'layers':>10} {'overhead':>10} {'whole model':>12} {'whole/layers':>13}  unsupported"
+    ]
+    for column, slot in enumerate(costs.slots):
+        medians = [row[column].median_ns for row in costs.costs]
+        total = sum(value for value in medians if value is not None)
+        refused = medians.count(None)
+        whole = costs.whole[column]
+        overhead_ns = costs.overhead_ns[column]
+        ratio = (
+            "-" if whole is None or refused or not total else f"{whole.median_ns / (total + overhead_ns):.2f}"
+        )
+        lines.append(
+            f"{shorten(str(slot), 16):<16} {format_ns(total):>10} {format_ns(overhead_ns):>10} "
+            f"{'-' if whole is None else format_ns(whole.median_ns):>12} {ratio:>13}  "
+            f"{f'{refused} layers' if refused else 'none'}"
+        )
+    return lines
