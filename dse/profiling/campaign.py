@@ -85,6 +85,8 @@ class Campaign:
         batches = list(self._batches([s for s in subjects if self._unfinished(s)]))
         if not batches and any(self._unfinished(s) for s in always):
             batches = [[]]
+        known = sum(self._done(slot, s.name) for s in (*always, *subjects) for slot in self.workers)
+        self.task.advance(known, "known from before")
         left = sum(len(batch) + len(always) for batch in batches)
         for batch in batches:
             members = [*always, *batch]
