@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dse.flatbuffer.keys import layer_key
 from dse.flatbuffer.macs import Call, Work, operator_work
-from dse.flatbuffer.operators import clean, operator_name, operator_subgraphs
+from dse.flatbuffer.operators import clean, operator_name, operator_subgraphs, quantization_tensors
 from dse.flatbuffer.reader import ModelFile
 from dse.flatbuffer.records import Model, Operator, SubGraph
 from dse.flatbuffer.records import Tensor as TensorRecord
@@ -124,14 +124,7 @@ def _layer(
     operator = main.operators[operators[-1]]
     name = structure.names[operators[-1]]
     outputs = tuple(dict.fromkeys(i for i in operator.outputs if i >= 0))
-    constants = sorted(
-        {
-            i
-            for number in operators
-            for i in main.operators[number].inputs
-            if i in structure.stored and model.buffers[main.tensors[i].buffer].data
-        }
-    )
+    constants = sorted(_shipped(model, structure, operators))
     work = _work(model, main, operator)
     return Layer(
         index=index,
@@ -149,6 +142,14 @@ def _layer(
         key=layer_key(model, operators, structure.stored),
         group=structure.groups[index],
     )
+
+
+def _shipped(model: Model, structure: Structure, operators: tuple[int, ...]) -> set[int]:
+    """Return the constants with data that operators use, also as scales of other constants."""
+    main = model.subgraphs[0]
+    used = {i for number in operators for i in main.operators[number].inputs if i in structure.stored}
+    used |= {scale for i in used for _, scale in quantization_tensors(main.tensors[i])}
+    return {i for i in used if i in structure.stored and model.buffers[main.tensors[i].buffer].data}
 
 
 def _work(model: Model, subgraph: SubGraph, operator: Operator) -> Work:

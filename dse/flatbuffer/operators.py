@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from dse.flatbuffer.records import Model, Operator, Options
+from dse.flatbuffer.records import Model, Operator, Options, Tensor
 from dse.flatbuffer.schema import builtin, enum_name, schema
 
 # Not the same answer for the same inputs, so never a constant even when the inputs are.
@@ -21,6 +21,8 @@ READS_STATE = frozenset({"READ_VARIABLE", "HASHTABLE_FIND", "HASHTABLE_SIZE"})
 CONTROL_FLOW = frozenset(
     {"CALL", "IF", "WHILE", "CALL_ONCE", "STABLEHLO_WHILE", "STABLEHLO_CASE", "STABLEHLO_COMPOSITE"}
 )
+# Where blockwise quantisation names other tensors.
+_QUANTIZATION_TENSORS = ("scales", "zero_points")
 _SUBGRAPH_VECTORS = frozenset({"called_computations", "branch_subgraph_indices"})
 
 
@@ -62,6 +64,18 @@ def renumber_subgraphs(options: Options | None, numbers: dict[int, int]) -> Opti
         elif name in fields:
             fields[name] = tuple(numbers[index] for index in fields[name])
     return Options(options.table, fields)
+
+
+def quantization_tensors(tensor: Tensor) -> list[tuple[str, int]]:
+    """Return (field, tensor index) where blockwise quantisation names other tensors."""
+    details = tensor.quantization.details if tensor.quantization else None
+    if details is None:
+        return []
+    return [
+        (name, details.fields[name])
+        for name in _QUANTIZATION_TENSORS
+        if name in details.fields and details.fields[name] >= 0
+    ]
 
 
 def clean(text: str) -> str:
