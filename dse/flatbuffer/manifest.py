@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dse.files import write_bytes, write_json
-from dse.flatbuffer.cut import SplitModel, StageTensor
+from dse.flatbuffer.stages import SplitModel, StageTensor
 
 FORMAT = 1
 
