@@ -217,6 +217,22 @@ class PipelinePlan:
             raise InputError(f"{where}: damaged plan ({type(error).__name__}: {error})") from None
 
 
+def entering_stages(lane: LanePlan) -> tuple[int, ...]:
+    """Stages that read an input of the model."""
+    return tuple(n for n in range(len(lane.stages)) if None in lane.sources(n))
+
+
+def final_stages(lane: LanePlan, outputs: Sequence[Port]) -> tuple[int, ...]:
+    """Stages after which a frame has left: those that make an output, or that feed nobody."""
+    wanted = {port.tensor for port in outputs}
+    feeding = {source for n in range(len(lane.stages)) for source in lane.sources(n)}
+    return tuple(
+        number
+        for number, stage in enumerate(lane.stages)
+        if number not in feeding or any(port.tensor in wanted for port in stage.outputs)
+    )
+
+
 def port_of(tensor: Tensor) -> Port:
     """Return the port of a tensor of a layer graph."""
     return Port(tensor.index, tensor.name, tensor.dtype, tensor.shape, tensor.n_bytes)

@@ -23,7 +23,7 @@ from typing import Any
 from dse.errors import AffinityError, DeviceError, DseError
 from dse.pipeline.affinity import ThreadRecord, read_back, thread_ids
 from dse.pipeline.engine import Array, Engine, InterpreterEngine, make_slot
-from dse.pipeline.plan import LanePlan, Port, StagePlan
+from dse.pipeline.plan import LanePlan, Port, StagePlan, final_stages
 
 EngineFactory = Callable[[StagePlan], Engine]
 N_TIMES = 4
@@ -87,6 +87,7 @@ class StageNode:
         self.wakes_on_take: tuple[Unit, ...] = ()
         self.wakes_on_done: tuple[Unit | Sink, ...] = ()
         self.wakes_entering: tuple[Unit, ...] = ()
+        self.is_final = False
         self.begun = 0
         self.taken = 0
         self.done = 0
@@ -98,8 +99,6 @@ class Unit:
     def __init__(self, cores: tuple[int, ...], stages: Sequence[StageNode]) -> None:
         self.cores = cores
         self.stages = tuple(stages)
-        # Draining before filling: a later stage goes first, so few frames are under way.
-        self.by_priority = tuple(reversed(self.stages))
         self.idle = False
         self.gate: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.tid = 0
@@ -190,7 +189,7 @@ class LaneRunner:
         self._source = Source(frames)
         self._sink = Sink()
         self.nodes = tuple(
-            StageNode(number, stage, _ring_length(plan, number, queue_depth))
+            StageNode(number, stage, _ring_length(plan, outputs, number, queue_depth))
             for number, stage in enumerate(plan.stages)
         )
         self._connect(inputs)
@@ -349,13 +348,9 @@ class LaneRunner:
             node.feeds = tuple(feeds)
         for node in self.nodes:
             node.users = tuple(dict.fromkeys(users.get(node.index, ())))
-        self.finals = tuple(
-            self.nodes[index]
-            for index in dict.fromkeys(
-                self.plan.producer[port.tensor] for port in self._outputs if port.tensor in self.plan.producer
-            )
-        ) or (self.nodes[-1],)
+        self.finals = tuple(self.nodes[index] for index in final_stages(self.plan, self._outputs))
         for final in self.finals:
+            final.is_final = True
             final.users += (self._sink,)
         producer = self.plan.producer
         self._results: list[tuple[list[tuple[Array, ...]], int]] = []
@@ -375,6 +370,8 @@ class LaneRunner:
             own = home[node]
             above = [home[made] for made in node.sources if isinstance(made, StageNode)]
             below = [home[user] for user in node.users if isinstance(user, StageNode)]
+            if node.is_final:
+                below += [home[final] for final in self.finals]
             node.wakes_on_take = tuple(unit for unit in dict.fromkeys(above) if unit is not own)
             node.wakes_on_done = tuple(unit for unit in dict.fromkeys(below) if unit is not own)
             if node in self.finals:
@@ -416,6 +413,9 @@ class LaneRunner:
         for user in node.users:
             if user.taken <= oldest:
                 return False
+        # Outputs leave together, so a quick branch may not run ahead of a slow one.
+        if node.is_final and min(final.done for final in self.finals) <= oldest:
+            return False
         if order.in_flight is not None and self._source in node.sources:
             return all(frame - final.done < order.in_flight for final in self.finals)
         return True
@@ -462,16 +462,20 @@ class LaneRunner:
 def _worker(runner: LaneRunner, unit: Unit, order: Order) -> Callable[[], None]:
     def work() -> None:
         while not order.stopped:
-            for node in unit.by_priority:
-                if runner.ready(node, order):
-                    _guarded_step(runner, node, order)
-                    break
+            ready = [node for node in unit.stages if runner.ready(node, order)]
+            if ready:
+                # The oldest frame first: it drains before new ones fill, and no stage starves.
+                _guarded_step(runner, min(ready, key=_frame_of), order)
+            elif all(node.done >= order.limit for node in unit.stages):
+                return
             else:
-                if all(node.done >= order.limit for node in unit.stages):
-                    return
                 _rest(runner, unit, order)
 
     return work
+
+
+def _frame_of(node: StageNode) -> int:
+    return node.done
 
 
 def _rest(runner: LaneRunner, unit: Unit, order: Order) -> None:
@@ -520,7 +524,7 @@ def _first(node: StageNode) -> Callable[[], int]:
     return invoke
 
 
-def _ring_length(plan: LanePlan, stage: int, queue_depth: int) -> int:
+def _ring_length(plan: LanePlan, outputs: Sequence[Port], stage: int, queue_depth: int) -> int:
     """Slots of a stage's ring: a tensor that skips stages waits while the frame passes them."""
     level: list[int] = []
     for number in range(len(plan.stages)):
@@ -530,4 +534,6 @@ def _ring_length(plan: LanePlan, stage: int, queue_depth: int) -> int:
         for number in range(len(plan.stages))
         if stage in [source for source in plan.sources(number) if source is not None]
     ]
-    return queue_depth * max(distance, default=1) + 2
+    if stage in final_stages(plan, outputs):
+        distance.append(1 + max(level) - level[stage])
+    return queue_depth * max(distance) + 2

@@ -30,7 +30,7 @@ from dse.errors import (
 from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import Array, numpy_type
 from dse.pipeline.lane import KINDS, load_frames, save_frames
-from dse.pipeline.plan import LanePlan, PipelinePlan
+from dse.pipeline.plan import LanePlan, PipelinePlan, entering_stages, final_stages
 from dse.pipeline.timeline import LaneTimes, Stamps, lane_times
 
 BUILD_TIMEOUT_S = 180.0
@@ -134,7 +134,7 @@ class Pipeline:
     def delivered(self) -> tuple[int, ...]:
         """Frames that each lane has finished in the current (or last) run."""
         return tuple(
-            min(status[2 * final + 1] for final in final_stages(lane, self.plan))
+            min(status[2 * final + 1] for final in final_stages(lane, self.plan.outputs))
             for lane, status in zip(self.plan.lanes, self._status)
         )
 
@@ -380,18 +380,6 @@ def check_frames(plan: PipelinePlan, frames: Sequence[Sequence[Array]]) -> None:
                 )
 
 
-def entering_stages(lane: LanePlan) -> tuple[int, ...]:
-    """Stages that read an input of the model."""
-    return tuple(n for n in range(len(lane.stages)) if None in lane.sources(n)) or (0,)
-
-
-def final_stages(lane: LanePlan, plan: PipelinePlan) -> tuple[int, ...]:
-    """Stages that make an output of the model."""
-    producer = lane.producer
-    made = {producer[port.tensor] for port in plan.outputs if port.tensor in producer}
-    return tuple(sorted(made)) or (len(lane.stages) - 1,)
-
-
 def figures(
     lane: LanePlan, plan: PipelinePlan, stamps: Stamps, window_ns: tuple[int, int] | None = None
 ) -> LaneTimes:
@@ -401,7 +389,7 @@ def figures(
         stamps,
         names=names,
         entering=entering_stages(lane),
-        finals=final_stages(lane, plan),
+        finals=final_stages(lane, plan.outputs),
         units=lane.units,
         window_ns=window_ns,
     )

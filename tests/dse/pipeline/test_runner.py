@@ -145,9 +145,7 @@ def chain(n_stages: int) -> LanePlan:
 
 
 def test_stopping_by_time_loses_no_frame_that_has_entered():
-    runner = LaneRunner(
-        chain(4), [scalar(0)], [scalar(4)], [(np.ones(1, np.int64),)], engine=lambda stage: Arithmetic(stage)
-    )
+    runner = LaneRunner(chain(4), [scalar(0)], [scalar(4)], [(np.ones(1, np.int64),)], engine=Arithmetic)
     try:
         for _ in range(30):
             times, n_frames = runner.run(seconds=0.01)
@@ -158,9 +156,7 @@ def test_stopping_by_time_loses_no_frame_that_has_entered():
 
 
 def test_stop_after_a_number_of_frames_whichever_comes_first():
-    runner = LaneRunner(
-        chain(2), [scalar(0)], [scalar(2)], [(np.ones(1, np.int64),)], engine=lambda stage: Arithmetic(stage)
-    )
+    runner = LaneRunner(chain(2), [scalar(0)], [scalar(2)], [(np.ones(1, np.int64),)], engine=Arithmetic)
     try:
         assert runner.run(n_frames=17, seconds=30)[1] == 17
         assert runner.run(n_frames=1)[1] == 1
@@ -176,7 +172,7 @@ def test_watchers_see_the_counters_move():
         [scalar(2)],
         [(np.ones(1, np.int64),)],
         status=status,
-        engine=lambda stage: Arithmetic(stage),
+        engine=Arithmetic,
     )
     try:
         runner.run(n_frames=23)
