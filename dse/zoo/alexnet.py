@@ -12,7 +12,7 @@ from dse.zoo.images import image_input, local_response_normalization, max_pool
 from dse.zoo.vectors import fully_connected, reshape
 
 
-def draw_alexnet(parameters: Mapping[str, int], seed: int) -> Draft:
+def draw_alexnet(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
     """Draw AlexNet as published: convolutions 2, 4 and 5 in two groups, two response normalisations.
 
     Parameters
@@ -21,6 +21,8 @@ def draw_alexnet(parameters: Mapping[str, int], seed: int) -> Draft:
         ``size`` of the square image (227 gives the published 55 x 55 maps), ``classes``.
     seed
         Seed of the weights.
+    sampled
+        Whether to size the weights by sample frames.
 
     References
     ----------
@@ -28,7 +30,7 @@ def draw_alexnet(parameters: Mapping[str, int], seed: int) -> Draft:
     Networks, NIPS 2012.
     """
     size = parameters["size"]
-    net = Builder("alexnet", f"AlexNet at {size}", seed=seed, sampled=True)
+    net = Builder("alexnet", f"AlexNet at {size}", seed=seed, sampled=sampled)
     x = image_input(net, "image", size, size, 3)
     x = conv2d(net, x, 96, 11, stride=4, padding="VALID", activation="RELU", name="conv1")
     x = _normalised_pool(net, x, "1")

@@ -15,7 +15,8 @@ def assemble(draft: Draft) -> records.Model:
 
     Notes
     -----
-    The signature names inputs and outputs by the last part of their tensors' names.
+    The signature names inputs and outputs by the last part of their tensors' names where that is
+    unique, otherwise by the whole name with underscores.
     """
     codes: list[records.OperatorCode] = []
     buffers = [records.Buffer()]  # buffer 0 is the empty one
@@ -40,8 +41,8 @@ def assemble(draft: Draft) -> records.Model:
             )
         )
     signature = records.SignatureDef(
-        inputs=tuple(_bind(draft, index) for index in draft.inputs),
-        outputs=tuple(_bind(draft, index) for index in draft.outputs),
+        inputs=_bind(draft, draft.inputs),
+        outputs=_bind(draft, draft.outputs),
         signature_key=SIGNATURE,
     )
     graph = records.SubGraph(
@@ -80,5 +81,9 @@ def _tensor(tensor: DraftTensor, buffer: int) -> records.Tensor:
     )
 
 
-def _bind(draft: Draft, index: int) -> records.TensorMap:
-    return records.TensorMap(draft.tensors[index].name.rsplit("/", 1)[-1], index)
+def _bind(draft: Draft, indices: tuple[int, ...]) -> tuple[records.TensorMap, ...]:
+    full = [draft.tensors[index].name for index in indices]
+    names = [name.rsplit("/", 1)[-1] for name in full]
+    if len(set(names)) < len(names):
+        names = [name.replace("/", "_") for name in full]
+    return tuple(records.TensorMap(name, index) for name, index in zip(names, indices, strict=True))

@@ -26,7 +26,7 @@ MODULES = (
 POOL_BEFORE = ("4a", "5a")
 
 
-def draw_googlenet(parameters: Mapping[str, int], seed: int) -> Draft:
+def draw_googlenet(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
     """Draw GoogLeNet for inference: without the auxiliary classifiers, which only training uses.
 
     Parameters
@@ -35,13 +35,15 @@ def draw_googlenet(parameters: Mapping[str, int], seed: int) -> Draft:
         ``size`` of the square image, ``classes``.
     seed
         Seed of the weights.
+    sampled
+        Whether to size the weights by sample frames.
 
     References
     ----------
     C. Szegedy et al.: Going Deeper with Convolutions, CVPR 2015.
     """
     size = parameters["size"]
-    net = Builder("googlenet", f"GoogLeNet at {size}", seed=seed, sampled=True)
+    net = Builder("googlenet", f"GoogLeNet at {size}", seed=seed, sampled=sampled)
     x = image_input(net, "image", size, size, 3)
     x = conv2d(net, x, 64, 7, stride=2, activation="RELU", name="conv1")
     x = max_pool(net, x, 3, 2, name="pool1")

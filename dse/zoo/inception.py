@@ -18,7 +18,7 @@ Step = tuple[int, int | tuple[int, int]]
 ROW, COLUMN = (1, 7), (7, 1)
 
 
-def draw_inception_v3(parameters: Mapping[str, int], seed: int) -> Draft:
+def draw_inception_v3(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
     """Draw Inception-v3 for inference (no auxiliary classifier).
 
     Parameters
@@ -27,6 +27,8 @@ def draw_inception_v3(parameters: Mapping[str, int], seed: int) -> Draft:
         ``size`` of the square image (published: 299), ``classes``.
     seed
         Seed of the weights.
+    sampled
+        Whether to size the weights by sample frames.
 
     References
     ----------
@@ -34,7 +36,7 @@ def draw_inception_v3(parameters: Mapping[str, int], seed: int) -> Draft:
     branch widths are those of the authors' published model.
     """
     size = parameters["size"]
-    net = Builder("inception_v3", f"Inception-v3 at {size}", seed=seed, sampled=True)
+    net = Builder("inception_v3", f"Inception-v3 at {size}", seed=seed, sampled=sampled)
     conv = partial(conv2d, activation="RELU")
     x = image_input(net, "image", size, size, 3)
     x = conv(net, x, 32, 3, stride=2, padding="VALID", name="stem/conv1")

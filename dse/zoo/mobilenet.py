@@ -37,7 +37,7 @@ def scaled_channels(channels: int, width_percent: int) -> int:
     return rounded + 8 if rounded < 0.9 * wanted else rounded
 
 
-def draw_mobilenet_v1(parameters: Mapping[str, int], seed: int) -> Draft:
+def draw_mobilenet_v1(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
     """Draw MobileNet (version 1) as published, with ReLU6 as the authors' models have it.
 
     Parameters
@@ -46,6 +46,8 @@ def draw_mobilenet_v1(parameters: Mapping[str, int], seed: int) -> Draft:
         ``size`` of the square image, ``width`` multiplier in percent, ``classes``.
     seed
         Seed of the weights.
+    sampled
+        Whether to size the weights by sample frames.
 
     References
     ----------
@@ -53,7 +55,7 @@ def draw_mobilenet_v1(parameters: Mapping[str, int], seed: int) -> Draft:
     Applications, 2017, arXiv:1704.04861.
     """
     size, width = parameters["size"], parameters["width"]
-    net = Builder("mobilenet_v1", f"MobileNet {width / 100:g} at {size}", seed=seed, sampled=True)
+    net = Builder("mobilenet_v1", f"MobileNet {width / 100:g} at {size}", seed=seed, sampled=sampled)
     x = image_input(net, "image", size, size, 3)
     x = conv2d(net, x, scaled_channels(32, width), 3, stride=2, activation="RELU6", name="stem/conv")
     for number, (channels, stride) in enumerate(SEPARABLE):
@@ -63,7 +65,7 @@ def draw_mobilenet_v1(parameters: Mapping[str, int], seed: int) -> Draft:
     return net.finish([classifier(net, x, parameters["classes"])])
 
 
-def draw_mobilenet_v2(parameters: Mapping[str, int], seed: int) -> Draft:
+def draw_mobilenet_v2(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
     """Draw MobileNetV2 as published: 17 blocks, ReLU6, linear bottlenecks.
 
     Parameters
@@ -72,13 +74,15 @@ def draw_mobilenet_v2(parameters: Mapping[str, int], seed: int) -> Draft:
         ``size`` of the square image, ``width`` multiplier in percent, ``classes``.
     seed
         Seed of the weights.
+    sampled
+        Whether to size the weights by sample frames.
 
     References
     ----------
     M. Sandler et al.: MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018.
     """
     size, width, classes = parameters["size"], parameters["width"], parameters["classes"]
-    net = Builder("mobilenet_v2", f"MobileNetV2 {width / 100:g} at {size}", seed=seed, sampled=True)
+    net = Builder("mobilenet_v2", f"MobileNetV2 {width / 100:g} at {size}", seed=seed, sampled=sampled)
     x = image_input(net, "image", size, size, 3)
     x = conv2d(net, x, scaled_channels(32, width), 3, stride=2, activation="RELU6", name="stem/conv")
     block = 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 from dse.errors import InputError
 from dse.files import write_bytes
@@ -17,8 +18,11 @@ from dse.zoo.draft import Draft
 from dse.zoo.googlenet import draw_googlenet
 from dse.zoo.inception import draw_inception_v3
 from dse.zoo.mobilenet import draw_mobilenet_v1, draw_mobilenet_v2
+from dse.zoo.recurrent import draw_streaming_lstm, lstm_macs
 from dse.zoo.resnet import draw_resnet50
 from dse.zoo.squeezenet import draw_squeezenet
+from dse.zoo.two_stream import draw_two_stream, two_stream_macs
+from dse.zoo.unet import draw_unet, unet_macs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,14 @@ class Parameter:
     meaning: str
 
 
+class Draw(Protocol):
+    """Draws an architecture; all parameters are given and in range."""
+
+    def __call__(self, parameters: Mapping[str, int], seed: int, *, sampled: bool = ...) -> Draft:
+        """Draw; ``sampled`` works out sample frames, see ``draft``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ZooEntry:
     """An architecture.
@@ -56,7 +68,7 @@ class ZooEntry:
     source
         The publication that defines it.
     draw
-        Draws it: ``draw(parameters, seed)`` with all parameters given and in range.
+        Draws it.
     published_macs
         Multiply-accumulates that ``macs_source`` states for the default parameters, often rounded;
         None where the formula ``macs`` is the reference.
@@ -72,7 +84,7 @@ class ZooEntry:
     description: str
     settings: Mapping[str, Parameter]
     source: str
-    draw: Callable[[Mapping[str, int], int], Draft]
+    draw: Draw
     published_macs: int | None = None
     published_parameters: int | None = None
     macs_source: str = ""
@@ -180,6 +192,48 @@ _ENTRIES = (
         draw=draw_bert_encoder,
         macs_source="L (4 S H^2 + 2 S^2 H + 2 S H I), the matrix products of the paper's encoder",
         macs=bert_macs,
+    ),
+    ZooEntry(
+        name="unet",
+        description="segmentation: encoder and decoder with long skips",
+        settings={
+            "size": Parameter(128, 16, 1024, "height and width of the image"),
+            "base": Parameter(16, 1, 128, "channels at the top (published: 64)"),
+            "depth": Parameter(4, 1, 6, "how often the image is halved"),
+            "classes": Parameter(2, 2, 1000, "classes per pixel"),
+        },
+        source="Ronneberger et al.: U-Net, MICCAI 2015",
+        draw=draw_unet,
+        macs_source="the sum over the paper's layers, with padding",
+        macs=unet_macs,
+    ),
+    ZooEntry(
+        name="streaming_lstm",
+        description="stream of feature vectors: LSTM layers with state between frames",
+        settings={
+            "steps": Parameter(8, 1, 1000, "feature vectors per invocation"),
+            "features": Parameter(40, 1, 4096, "values in a feature vector"),
+            "units": Parameter(128, 1, 4096, "units of each layer"),
+            "layers": Parameter(2, 1, 32, "LSTM layers"),
+            "classes": Parameter(12, 2, 10_000, "classes per step"),
+        },
+        source="Hochreiter, Schmidhuber: Long Short-Term Memory, Neural Computation 1997",
+        draw=draw_streaming_lstm,
+        macs_source="per step and layer 4 U (inputs + U), the paper's four gates",
+        macs=lstm_macs,
+    ),
+    ZooEntry(
+        name="two_stream",
+        description="video: two inputs (frame, optical flow), two outputs (action, motion)",
+        settings={
+            "size": Parameter(112, 32, 512, "height and width of frame and flow"),
+            "base": Parameter(32, 1, 256, "channels of the first layer"),
+            "classes": Parameter(101, 2, 10_000, "number of classes"),
+        },
+        source="Simonyan, Zisserman: Two-Stream Convolutional Networks, NIPS 2014",
+        draw=draw_two_stream,
+        macs_source="the sum over the layers",
+        macs=two_stream_macs,
     ),
 )
 

@@ -16,7 +16,7 @@ STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 EXPANSION = 4
 
 
-def draw_resnet50(parameters: Mapping[str, int], seed: int) -> Draft:
+def draw_resnet50(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
     """Draw ResNet-50 as published: the first 1 x 1 convolution of a stage has the stride.
 
     Parameters
@@ -25,13 +25,15 @@ def draw_resnet50(parameters: Mapping[str, int], seed: int) -> Draft:
         ``size`` of the square image, ``classes``.
     seed
         Seed of the weights.
+    sampled
+        Whether to size the weights by sample frames.
 
     References
     ----------
     K. He et al.: Deep Residual Learning for Image Recognition, CVPR 2016.
     """
     size = parameters["size"]
-    net = Builder("resnet50", f"ResNet-50 at {size}", seed=seed, sampled=True)
+    net = Builder("resnet50", f"ResNet-50 at {size}", seed=seed, sampled=sampled)
     x = image_input(net, "image", size, size, 3)
     x = conv2d(net, x, 64, 7, stride=2, activation="RELU", name="conv1")
     x = max_pool(net, x, 3, 2, name="pool1")

@@ -16,7 +16,7 @@ FIRES = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 25
 POOL_AFTER = (4, 8)
 
 
-def draw_squeezenet(parameters: Mapping[str, int], seed: int) -> Draft:
+def draw_squeezenet(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
     """Draw SqueezeNet 1.0 (the plain one, without bypass).
 
     Parameters
@@ -25,6 +25,8 @@ def draw_squeezenet(parameters: Mapping[str, int], seed: int) -> Draft:
         ``size`` of the square image (227 gives the published 111 x 111 maps), ``classes``.
     seed
         Seed of the weights.
+    sampled
+        Whether to size the weights by sample frames.
 
     References
     ----------
@@ -32,7 +34,7 @@ def draw_squeezenet(parameters: Mapping[str, int], seed: int) -> Draft:
     model size, 2016, arXiv:1602.07360, table 1.
     """
     size = parameters["size"]
-    net = Builder("squeezenet", f"SqueezeNet 1.0 at {size}", seed=seed, sampled=True)
+    net = Builder("squeezenet", f"SqueezeNet 1.0 at {size}", seed=seed, sampled=sampled)
     x = image_input(net, "image", size, size, 3)
     x = conv2d(net, x, 96, 7, stride=2, padding="VALID", activation="RELU", name="conv1")
     x = max_pool(net, x, 3, 2, padding="VALID", name="pool1")
