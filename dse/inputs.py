@@ -167,7 +167,11 @@ def _smooth(shape: tuple[int, ...], random: np.random.Generator) -> npt.NDArray[
     for _ in range(4):
         phase: npt.NDArray[Any] = np.full(shape, random.uniform(0, 2 * np.pi))
         for axis, size in enumerate(shape):
-            step = random.uniform(0.5, 3.0) * 2 * np.pi / size if axis in spatial else random.uniform(0, 1)
+            step = (
+                random.uniform(0.5, 3.0) * 2 * np.pi / max(1, size)
+                if axis in spatial
+                else random.uniform(0, 1)
+            )
             phase = phase + _along(axis, len(shape), np.arange(size) * step)
         total += random.uniform(0.2, 1.0) * np.sin(phase)
     distance: npt.NDArray[Any] = np.zeros(shape)

@@ -1,0 +1,93 @@
+"""Measuring several plans side by side, with real processes and tiny models."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from dse.conditions import Drift
+from dse.errors import ChildDiedError, DeviceError, RuntimeRefusedError
+from dse.pipeline import measure
+from dse.pipeline.measure import MeasureOptions, measure_plans
+
+QUICK = MeasureOptions(repeats=3, seconds=0.1, warmup_s=0.05, empty_frames=3, seed=1)
+
+
+@pytest.fixture
+def plans(tiny, cores):
+    one = tiny.plan([tiny.whole(cores)], name="whole on two cores")
+    two = tiny.plan([tiny.whole((cores[0],))], [tiny.whole((cores[1],))], name="two copies")
+    return [one, two, tiny.chain(cores[0], cores[1], cores[0], name="pipeline")]
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_plans_are_measured_interleaved_with_or_without_room_for_all(plans, tiny, monkeypatch, resident):
+    if not resident:
+        monkeypatch.setattr(measure, "_RESIDENT_SHARE", 0.0)
+    seen: list[str] = []
+    found = measure_plans(plans, tiny.frames(3), QUICK, keep=lambda m: seen.append(m.plan))
+    assert [m.plan for m in found] == [plan.name for plan in plans]
+    assert len(seen) == 9
+    for begin in (0, 3, 6):
+        assert sorted(seen[begin : begin + 3]) == sorted(plan.name for plan in plans), (
+            "every plan in every round"
+        )
+    assert seen[:3] != seen[3:6] or seen[3:6] != seen[6:], "the order changes"
+    for plan, one in zip(plans, found):
+        assert len(one.samples_hz) == 3
+        assert one.throughput_hz > 0
+        assert one.throughput_hz == statistics.median(repeat.throughput_hz for repeat in one.counted)
+        assert one.spread_hz[0] <= one.throughput_hz <= one.spread_hz[1]
+        assert one.latency_ns.median <= one.latency_ns.p90 <= one.latency_ns.p99
+        assert one.empty_latency_ns.median > 0
+        assert 0 < one.memory_bytes < one.process_bytes
+        assert [(s.lane, s.name) for s in one.stages] == [
+            (number, stage.name) for number, lane in enumerate(plan.lanes) for stage in lane.stages
+        ]
+        assert all(record.got == record.wanted for lane in one.threads for record in lane)
+
+
+def test_a_plan_that_can_not_be_built_is_named_and_the_rest_is_ended(plans, tiny, cores):
+    broken = tiny.folder / "broken.tflite"
+    broken.write_bytes(b"TFL3 but not really")
+    stage = replace(tiny.whole((cores[0],)), model_path=broken)
+    with pytest.raises(RuntimeRefusedError, match="plan 'broken'"):
+        measure_plans([*plans, tiny.plan([stage], name="broken")], tiny.frames(1), QUICK)
+
+
+def test_what_was_measured_before_a_kill_is_kept(plans, tiny, monkeypatch):
+    kept = {}
+    real = measure.Pipeline.run
+    n_runs = 0
+
+    def run(pipeline, **options):
+        nonlocal n_runs
+        if "seconds" in options:
+            n_runs += 1
+            if n_runs == 5:
+                os.kill(pipeline.pids[0], signal.SIGKILL)
+        return real(pipeline, **options)
+
+    monkeypatch.setattr(measure.Pipeline, "run", run)
+    with pytest.raises(ChildDiedError, match="SIGKILL"):
+        measure_plans(plans, tiny.frames(1), QUICK, keep=lambda m: kept.update({m.plan: m}))
+    assert sum(len(m.repeats) for m in kept.values()) == 4
+
+
+def test_disturbed_repeats_are_marked_repeated_and_do_not_decide(plans, tiny, monkeypatch):
+    changes = iter([Drift(0.5, 1.0, ("the hypervisor gave 50 % of the time to others",))] * 2)
+    monkeypatch.setattr(measure, "drift", lambda *_, **__: next(changes, Drift(0.0, 1.0, ())))
+    (found,) = measure_plans(plans[:1], tiny.frames(1), replace(QUICK, repeats=2, extra_repeats=5))
+    assert [repeat.disturbed for repeat in found.repeats] == [True, True, False, False]
+    assert len(found.counted) == 2
+    assert not found.disturbed
+    assert found.notes == tuple(f"repeat {n}: the hypervisor gave 50 % of the time to others" for n in (0, 1))
+
+
+def test_equal_names_are_refused(plans, tiny):
+    with pytest.raises(DeviceError, match="different names"):
+        measure_plans([plans[0], plans[0]], tiny.frames(1), QUICK)

@@ -1,0 +1,92 @@
+"""Figures from time stamps, against schedules that can be computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dse.errors import DeviceError
+from dse.pipeline.runner import _ring_length
+from dse.pipeline.timeline import Percentiles, lane_times
+
+
+def schedule(n_frames: int, computes: list[int], receive: int = 2, send: int = 1) -> np.ndarray:
+    """A chain of stages on cores of their own with room for any number of frames between them."""
+    stamps = np.zeros((n_frames, len(computes), 4), np.int64)
+    free = [0] * len(computes)
+    for frame in range(n_frames):
+        there = 0
+        for stage, compute in enumerate(computes):
+            begin = max(there, free[stage])
+            stamps[frame, stage] = (
+                begin,
+                begin + receive,
+                begin + receive + compute,
+                begin + receive + compute + send,
+            )
+            there = free[stage] = begin + receive + compute + send
+    return stamps
+
+
+def figures(stamps, window=None, units=None):
+    n_stages = stamps.shape[1]
+    return lane_times(
+        stamps,
+        names=[f"s{n}" for n in range(n_stages)],
+        entering=[0],
+        finals=[n_stages - 1],
+        units=units or [[n] for n in range(n_stages)],
+        window_ns=window,
+    )
+
+
+def test_a_chain_runs_at_the_pace_of_its_slowest_stage():
+    times = figures(schedule(200, [100, 300, 50]))
+    assert times.throughput_hz == pytest.approx(1e9 / 303)
+    assert [(s.receive_ns, s.compute_ns, s.send_ns) for s in times.stages] == [
+        (2, 100, 1),
+        (2, 300, 1),
+        (2, 50, 1),
+    ]
+    assert times.stages[1].busy_ns == 303
+    assert times.stages[1].wait_ns == 0
+    assert times.stages[2].wait_ns == 303 - 53
+    assert times.stages[2].utilisation == pytest.approx(53 / 303, rel=0.01)
+    assert times.stages[1].compute_samples_ns == (300,) * 200
+
+
+def test_latency_is_from_source_to_sink():
+    stamps = schedule(1, [100, 300, 50])
+    both = np.concatenate([stamps, stamps + 10_000])
+    assert figures(both).latency_ns == Percentiles(459, 459, 459)
+
+
+def test_only_frames_that_leave_in_the_window_count():
+    stamps = schedule(100, [100])
+    stamps[50:] += 7_000  # a pause in the middle
+    whole, after = figures(stamps), figures(stamps, (int(stamps[50, 0, 3]), 10**9))
+    assert after.n_frames == 50
+    assert after.throughput_hz == pytest.approx(1e9 / 103)
+    assert whole.throughput_hz < after.throughput_hz
+
+
+def test_cores_shared_by_stages_wait_together():
+    # s0 and s2 take turns on one set of cores: nothing is idle between them.
+    stamps = np.array([[[0, 0, 10, 10], [10, 10, 20, 20], [20, 20, 30, 30]]] * 3, np.int64)
+    stamps += (np.arange(3) * 30)[:, None, None]
+    times = figures(stamps, units=[[0, 2], [1]])
+    assert times.stages[0].wait_ns == 0
+    assert times.stages[2].wait_ns == 10
+    assert times.stages[1].wait_ns == 20
+
+
+def test_too_short_a_window_is_an_error():
+    with pytest.raises(DeviceError, match="1 of 5 frames"):
+        figures(schedule(5, [100]), (0, 150))
+
+
+def test_rings_grow_with_the_stages_that_a_tensor_skips(tiny):
+    plan = tiny.chain(0, 0, 0)
+    lane = plan.lanes[0]
+    # Stage 0 feeds stage 1 (one hop) and stage 2 (two hops); stage 2 feeds the sink.
+    assert [_ring_length(lane, plan.outputs, n, 3) for n in range(3)] == [3 * 2 + 2, 3 + 2, 3 + 2]
