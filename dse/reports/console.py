@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from dse.reports.wording import disagreement, format_share, gain, labels, proof_text
+from dse.reports.wording import format_share, gain, labels, proof_text, says_shape, shape
 from dse.results import PlanResult, RunResult, StageNumbers
 from dse.units import NS_PER_MS, format_hz, format_ns
 
@@ -43,13 +43,13 @@ def result_text(result: RunResult, highlight: Style = plain) -> str:
     """
     lines = _table(result, highlight)
     lines += ["", *_mapping(result)]
+    marks = labels(result)
     notes = [
+        *([f"Mind: {', '.join(marks)}."] if marks else []),
         f"Bound: {proof_text(result.proof)}.",
         *([f"Why: {result.reason}"] if result.reason else []),
-        *([text] if (text := disagreement(result)) else []),
         *([f"Outputs: {result.output_check}"] if result.output_check else []),
         *_refusals(result),
-        *(f"Note: {label}." for label in labels(result)),
         *(f"Warning: {warning}" for warning in result.warnings),
         *([f"Files: {result.run_dir}"] if result.run_dir else []),
     ]
@@ -120,6 +120,8 @@ def _table(result: RunResult, highlight: Style) -> list[str]:
         mark = "> " if number == result.winner else "* " if plan is best_baseline else "  "
         line = _line(mark, row, widths)
         lines.append(highlight(line) if number == result.winner else line)
+        if number != result.winner and not says_shape(plan):
+            lines.append(shorten(f"    {shape(plan.mapping, spans=True)}", WIDTH))
     hidden = len(result.plans) - len(shown)
     if hidden:
         lines.append(f"  ... and {hidden} more in the report")
@@ -144,13 +146,20 @@ def _row(plan: PlanResult, result: RunResult, measured: bool) -> list[str]:
     ]
 
 
+def fitting_name(name: str, width: int) -> str:
+    """Leave out the last of several names of one plan until the rest fits."""
+    while len(name) > width and " = " in name:
+        name = name.rpartition(" = ")[0]
+    return name
+
+
 def _digits(value: float) -> str:
     """Write a number with about three digits and no exponent."""
     return f"{value:.0f}" if value >= 99.5 else f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
 
 
 def _line(mark: str, cells: Sequence[str], widths: Sequence[int]) -> str:
-    first = shorten(cells[0], widths[0])
+    first = shorten(fitting_name(cells[0], widths[0]), widths[0])
     rest = " ".join(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:]))
     return f"{mark}{first.ljust(widths[0])} {rest}".rstrip()
 

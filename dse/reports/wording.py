@@ -6,9 +6,6 @@ from dse.placement import PlacedMapping
 from dse.results import PlanResult, Proof, RunResult, score
 from dse.units import format_hz, format_ns
 
-AGREES = 0.10
-"""Prediction and measurement agree when they differ by at most this share."""
-
 
 def format_share(value: float | None) -> str:
     """Write a signed share in percent, for example ``+12 %``."""
@@ -43,18 +40,41 @@ def cores_text(mapping: PlacedMapping) -> str:
     return ", ".join(f"{len(cores)} {cluster}" for cluster, cores in used.items())
 
 
+def shape(mapping: PlacedMapping, *, spans: bool = False) -> str:
+    """Write a mapping in one line, for example ``3 big > 1 big | 2 x (4 LITTLE)``.
+
+    ``>`` joins the stages of a lane, ``|`` lanes; ``spans`` adds the layers of each stage.
+    """
+    lanes: dict[str, int] = {}
+    for lane in mapping.lanes:
+        whole = len(lane.stages) == 1
+        text = " > ".join(
+            stage.slot if whole or not spans else f"{stage.slot} ({stage.span})" for stage in lane.stages
+        )
+        lanes[text] = lanes.get(text, 0) + 1
+    return " | ".join(
+        text if count == 1 else f"{count} x ({text})" if ">" in text else f"{count} x {text}"
+        for text, count in lanes.items()
+    )
+
+
+def says_shape(plan: PlanResult) -> bool:
+    """Whether the plan's name alone tells its mapping."""
+    return plan.name.startswith(("whole, ", "copies, "))
+
+
 def labels(result: RunResult) -> tuple[str, ...]:
-    """Return what the numbers are not: emulated, described, predicted, not measured."""
+    """Return in a few words what the numbers are not: emulated, described, predicted, not measured."""
     found = []
     if result.platform.emulated:
-        found.append("emulated: the unlike cores are imitated on this machine, not real ones")
+        found.append("emulated cores")
     if result.platform.origin == "described":
-        found.append("described: the platform was written down, not detected")
+        found.append("described platform")
     if not result.costs.measured:
-        sources = sorted({cost.source for row in result.costs.costs for cost in row})
-        found.append(f"{'/'.join(sources)}: layer costs are predicted, not measured")
+        sources = {c.source for row in result.costs.costs for c in row} - {"extracted", "in_situ", "imported"}
+        found.append(f"predicted costs ({', '.join(sorted(sources))})")
     if all(plan.measured is None for plan in result.plans):
-        found.append("not measured: frames/s are predictions, no plan was run")
+        found.append("no plan was run")
     return tuple(found)
 
 
@@ -72,30 +92,6 @@ def proof_text(proof: Proof) -> str:
     if proof.gap is not None:
         parts.append(f"gap {proof.gap * 100:.1f} %")
     return "; ".join(parts)
-
-
-def disagreement(result: RunResult) -> str:
-    """Return a note when measurement and prediction disagree about the winner, else an empty text."""
-    best = result.best
-    if best.measured is None:
-        return ""
-    measured = [plan for plan in result.plans if plan.measured is not None and plan.feasible]
-    favourite = max(measured, key=lambda plan: plan.predicted.throughput_hz)
-    if favourite.mapping.signature != best.mapping.signature and (
-        favourite.predicted.throughput_hz > best.predicted.throughput_hz
-    ):
-        return (
-            f"Measurement overruled prediction: {favourite.name} was predicted best "
-            f"({format_hz(favourite.predicted.throughput_hz)} frames/s) but ran at "
-            f"{format_hz(score(favourite))}; {best.name} ran at {format_hz(score(best))}."
-        )
-    if best.error is not None and abs(best.error) > AGREES:
-        return (
-            f"Prediction is off by {format_share(best.error)} for the winner "
-            f"(predicted {format_hz(best.predicted.throughput_hz)}, "
-            f"measured {format_hz(score(best))} frames/s)."
-        )
-    return ""
 
 
 def answer(result: RunResult) -> str:

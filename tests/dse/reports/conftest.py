@@ -17,7 +17,9 @@ from dse.results import Measured, PlanResult, Predicted, Proof, RunResult, Stage
 
 def make_graph(n_layers: int = 24, name: str = "tiny_net") -> LayerGraph:
     tensors = tuple(
-        Tensor(n, f"net/block_{n}/out", "float32", (1, 28, 28, 16), 50_176, "input" if n == 0 else "activation")
+        Tensor(
+            n, f"net/block_{n}/out", "float32", (1, 28, 28, 16), 50_176, "input" if n == 0 else "activation"
+        )
         for n in range(n_layers + 1)
     )
     layers = tuple(
@@ -58,7 +60,9 @@ def make_costs(graph: LayerGraph, platform: Platform, source: str = "extracted")
         for slot in platform.slots:
             speed = (1.0 if slot.cluster == "big" else 0.4) * slot.threads**0.8
             median = round(work / speed)
-            row.append(Cost(median, tuple(round(median * draw.uniform(0.97, 1.05)) for _ in range(6)), source))
+            row.append(
+                Cost(median, tuple(round(median * draw.uniform(0.97, 1.05)) for _ in range(6)), source)
+            )
         if layer.index == 5:
             row[-1] = Cost(None, (), source, "operator refused")
         rows.append(tuple(row))
@@ -125,17 +129,19 @@ def make_result(
         return value if measured else None
 
     plans = (
-        make_plan("pipeline 2 big | 1 big | 4 LITTLE", "candidate",
+        make_plan("best single pipeline = best found", "candidate",
                   [[(whole[:a], "big", (4, 5)), (whole[a:b], "big", (6,)), (whole[b:], "LITTLE", (0, 1, 2, 3))]],
                   118.2, hz(111.5)),
-        make_plan("2 lanes: 3 big, 4 LITTLE", "candidate",
+        make_plan("best mix of lanes", "candidate",
                   [[(whole, "big", (4, 5, 6))], [(whole, "LITTLE", (0, 1, 2, 3))]], 121.0, hz(107.3)),
-        make_plan("whole model on 3 big", "baseline", [[(whole, "big", (4, 5, 6))]], 84.1, hz(86.9)),
-        make_plan("7 copies on 1 core each", "baseline",
+        make_plan("plan 1", "candidate",
+                  [[(whole[:b], "big", (4, 5, 6)), (whole[b:], "LITTLE", (0, 1, 2, 3))]], 97.0, hz(95.0)),
+        make_plan("whole, 3 big", "baseline", [[(whole, "big", (4, 5, 6))]], 84.1, hz(86.9)),
+        make_plan("copies, 3 x 1 big + 4 x 1 LITTLE", "baseline",
                   [[(whole, "big", (c,))] for c in (4, 5, 6)] + [[(whole, "LITTLE", (c,))] for c in range(4)],
                   82.0, hz(70.2)),
-        make_plan("whole model on 4 LITTLE", "baseline", [[(whole, "LITTLE", (0, 1, 2, 3))]], 37.0, hz(36.0)),
-        make_plan("whole model on 1 big", "baseline", [[(whole, "big", (4,))]], 33.1, hz(34.0)),
+        make_plan("whole, 4 LITTLE", "baseline", [[(whole, "LITTLE", (0, 1, 2, 3))]], 37.0, hz(36.0)),
+        make_plan("whole, 1 big", "baseline", [[(whole, "big", (4,))]], 33.1, hz(34.0)),
     )  # fmt: skip
     return RunResult(
         graph, platform, make_costs(graph, platform, "extracted" if measured else "analytic"),
