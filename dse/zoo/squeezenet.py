@@ -22,7 +22,7 @@ def draw_squeezenet(parameters: Mapping[str, int], seed: int, *, sampled: bool =
     Parameters
     ----------
     parameters
-        ``size`` of the square image (227 gives the published 111 x 111 maps), ``classes``.
+        ``size`` of the square image, ``classes``.
     seed
         Seed of the weights.
     sampled
@@ -37,12 +37,12 @@ def draw_squeezenet(parameters: Mapping[str, int], seed: int, *, sampled: bool =
     net = Builder("squeezenet", f"SqueezeNet 1.0 at {size}", seed=seed, sampled=sampled)
     x = image_input(net, "image", size, size, 3)
     x = conv2d(net, x, 96, 7, stride=2, padding="VALID", activation="RELU", name="conv1")
-    x = max_pool(net, x, 3, 2, padding="VALID", name="pool1")
+    x = _pool(net, x, "pool1")
     for number, (squeeze, expand) in enumerate(FIRES, start=2):
         with net.scope(f"fire{number}"):
             x = _fire(net, x, squeeze, expand)
         if number in POOL_AFTER:
-            x = max_pool(net, x, 3, 2, padding="VALID", name=f"pool{number}")
+            x = _pool(net, x, f"pool{number}")
     x = conv2d(net, x, parameters["classes"], 1, activation="RELU", name="conv10", gain=5 * LOGIT_GAIN)
     return net.finish([softmax(net, global_mean(net, x, name="pool10"), name="probabilities")])
 
@@ -52,3 +52,8 @@ def _fire(net: Builder, x: DraftTensor, squeeze: int, expand: int) -> DraftTenso
     left = conv2d(net, narrow, expand, 1, activation="RELU", name="expand_1x1")
     right = conv2d(net, narrow, expand, 3, activation="RELU", name="expand_3x3")
     return concatenate(net, [left, right], 3, name="concat")
+
+
+def _pool(net: Builder, x: DraftTensor, name: str) -> DraftTensor:
+    """Draw pooling whose last window may reach over the edge, as the authors' framework does it."""
+    return max_pool(net, x, 3, 2, padding="VALID" if x.shape[1] % 2 else "SAME", name=name)
