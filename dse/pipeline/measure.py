@@ -26,6 +26,7 @@ from dse.progress import Progress, SilentProgress
 
 _RESIDENT_SHARE = 0.5
 _MIN_FRAMES = 6
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,26 +297,36 @@ def _measure_once(
         pipeline = residents.borrow(plan, stack)
         empty = before.empty if before else _empty_lanes(pipeline, options)
         # A frame spends at most its empty-lane latency in the slowest stage.
-        longest_ns = max(lane.latency_ns.median for lane in empty)
-        seconds = max(options.seconds, _MIN_FRAMES * longest_ns / 1e9)
-        warmup = max(options.warmup_s, 2 * longest_ns / 1e9)
-        before_run, own = snapshot(plan.cores), _cpu_seconds(pipeline.pids)
-        runs = pipeline.run(seconds=warmup + seconds)
-        after = snapshot(plan.cores)
-        change = drift(before_run, after, own_busy_s=_cpu_seconds(pipeline.pids) - own)
-        begin = min(int(run.stamps[0, :, 0].min()) for run in runs)
-        window = (begin + int(warmup * 1e9), begin + int((warmup + seconds) * 1e9))
-        repeat = Repeat(pipeline.times(runs, window), after, change, window, runs)
-        memory = [run.memory for run in runs]
+        longest_s = max(lane.latency_ns.median for lane in empty) / 1e9
+        warmup_s = max(options.warmup_s, 2 * longest_s)
+        repeat = _repeat(pipeline, max(options.seconds, _MIN_FRAMES * longest_s), warmup_s)
+        memory = [run.memory for run in repeat.runs]
         done = PlanMeasurement(
             plan.name,
             (repeat,),
             empty,
             sum(lane.peak_rss_bytes - lane.empty_rss_bytes for lane in memory),
             sum(lane.peak_rss_bytes for lane in memory),
-            tuple(run.threads for run in runs),
+            tuple(run.threads for run in repeat.runs),
         )
     return done if before is None else replace(done, repeats=(*before.repeats, repeat))
+
+
+def _repeat(pipeline: Pipeline, seconds: float, warmup_s: float, attempts: int = _ATTEMPTS) -> Repeat:
+    cores = pipeline.plan.cores
+    before, own = snapshot(cores), _cpu_seconds(pipeline.pids)
+    runs = pipeline.run(seconds=warmup_s + seconds)
+    after = snapshot(cores)
+    change = drift(before, after, own_busy_s=_cpu_seconds(pipeline.pids) - own)
+    begin = min(int(run.stamps[0, :, 0].min()) for run in runs)
+    window = (begin + int(warmup_s * 1e9), begin + int((warmup_s + seconds) * 1e9))
+    try:
+        return Repeat(pipeline.times(runs, window), after, change, window, runs)
+    except DeviceError:
+        # Hardly a frame left a lane: slower than in the empty lane, or kept from the cores.
+        if attempts <= 1:
+            raise
+        return _repeat(pipeline, 4 * seconds, warmup_s, attempts - 1)
 
 
 def _empty_lanes(pipeline: Pipeline, options: MeasureOptions) -> tuple[LaneTimes, ...]:

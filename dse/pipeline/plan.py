@@ -103,9 +103,9 @@ class LanePlan:
         return {port.tensor: number for number, stage in enumerate(self.stages) for port in stage.outputs}
 
     def sources(self, stage: int) -> tuple[int | None, ...]:
-        """For each input of a stage the stage that makes it, or None for an input of the model."""
-        producer = self.producer
-        return tuple(producer.get(port.tensor) for port in self.stages[stage].inputs)
+        """For each input of a stage the earlier stage that makes it, or None for an input of the model."""
+        made = {port.tensor: n for n, one in enumerate(self.stages[:stage]) for port in one.outputs}
+        return tuple(made.get(port.tensor) for port in self.stages[stage].inputs)
 
     @property
     def units(self) -> tuple[tuple[int, ...], ...]:
@@ -156,6 +156,7 @@ class PipelinePlan:
 
     def _check_lane(self, number: int, lane: LanePlan) -> None:
         made: dict[int, tuple[str, Port]] = {port.tensor: ("the model's input", port) for port in self.inputs}
+        handed_through = {port.tensor for port in self.inputs} & {port.tensor for port in self.outputs}
         for stage in lane.stages:
             where = f"plan {self.name!r}, lane {number}, {stage.name}"
             for port in stage.inputs:
@@ -166,10 +167,11 @@ class PipelinePlan:
                     )
                 _check_same(where, *made[port.tensor], port)
             for port in stage.outputs:
-                if port.tensor in made:
-                    raise InputError(
-                        f"{where}: output {_label(port)} is already made by {made[port.tensor][0]}"
-                    )
+                maker, same = made.get(port.tensor, ("", port))
+                if maker and port.tensor not in handed_through:
+                    raise InputError(f"{where}: output {_label(port)} is already made by {maker}")
+                if maker:
+                    _check_same(where, maker, same, port)
                 made[port.tensor] = (stage.name, port)
         for port in self.outputs:
             where = f"plan {self.name!r}, lane {number}"
