@@ -97,17 +97,27 @@ def proof_text(proof: Proof) -> str:
 def answer(result: RunResult) -> str:
     """Return the answer in one sentence with its numbers."""
     best = result.best
-    verb = "runs at" if best.measured is not None else "is predicted to run at"
+    measured = best.measured is not None
     latency_ns = best.measured.latency_ns if best.measured else best.predicted.latency_ns
     text = (
-        f"{result.graph.name} on {result.platform.name}: {best.name} ({cores_text(best.mapping)}) {verb} "
-        f"{format_hz(score(best))} frames/s with {format_ns(latency_ns)} latency"
+        f"{result.graph.name} {'runs' if measured else 'is predicted to run'} at "
+        f"{format_hz(score(best))} frames/s on {result.platform.name} as {shape(best.mapping)}, "
+        f"latency {format_ns(latency_ns)}"
     )
     share, baseline = gain(best, result), result.best_baseline
     if share is None or baseline is None:
         return text + "."
     if baseline.mapping.signature == best.mapping.signature:
-        return text + "; it is itself the best plan that needs no search."
-    if share < 0:
-        return text + f", {-share * 100:.1f} % below the best plan without search ({baseline.name})."
-    return text + f", {share * 100:.1f} % above the best plan without search ({baseline.name})."
+        return text + "; no search is needed for this plan, and none found a better one."
+    if abs(share) < 0.0005:
+        return text + f", as fast as the best plan without search ({first_name(baseline)})."
+    word = "faster" if share > 0 else "slower"
+    return (
+        text
+        + f": {abs(share) * 100:.1f} % {word} than the best plan without search ({first_name(baseline)})."
+    )
+
+
+def first_name(plan: PlanResult) -> str:
+    """Return the first of the names of a plan."""
+    return plan.name.partition(" = ")[0]
