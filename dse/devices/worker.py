@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> None:
             "load": worker.load,
             "time": worker.time,
             "unload": worker.unload,
+            "capture": capture,
             "link": measure_link,
             "c_interface": lambda _: c_interface(),
             "try_affinity": lambda _: {"masks": try_affinity(cores)},
@@ -146,7 +147,8 @@ class Worker:
         """Build, allocate and fill an interpreter and run it once.
 
         The request has ``id``, ``path``, ``threads``, ``seed`` and ``kernels`` (``default`` or
-        ``builtin``).  The answer has the time of the build and of the first, cold, invocation.
+        ``builtin``); ``values`` may name a file of numbers for some inputs, by position.  The
+        answer has the time of the build and of the first, cold, invocation.
         """
         start = time.perf_counter_ns()
         interpreter = interpreter_class()(
@@ -154,7 +156,7 @@ class Worker:
         )
         interpreter.allocate_tensors()
         built = time.perf_counter_ns()
-        fill_inputs(interpreter, int(request["seed"]))
+        fill_inputs(interpreter, int(request["seed"]), request.get("values"))
         filled = time.perf_counter_ns()
         interpreter.invoke()
         ran = time.perf_counter_ns()
@@ -219,11 +221,18 @@ def _kernels(request: dict[str, Any]) -> dict[str, Any]:
     return {"experimental_op_resolver_type": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES}
 
 
-def fill_inputs(interpreter: Any, seed: int) -> None:
-    """Give every input of an interpreter seeded values that no operator rejects.
+def fill_inputs(interpreter: Any, seed: int, files: dict[str, str] | None = None) -> None:
+    """Give every input of an interpreter values that no operator rejects.
 
-    Integers of 16 bits and more may be indices, axes or lengths, so they are 0 or 1; 8-bit values
-    are quantised numbers and take their whole range.
+    Parameters
+    ----------
+    interpreter
+        Allocated.
+    seed
+        For inputs without a file.  Integers of 16 bits and more may be indices, axes or lengths, so
+        they are 0 or 1; 8-bit values are quantised numbers and take their whole range.
+    files
+        ``.npy`` files by position of the input.
 
     Raises
     ------
@@ -233,7 +242,11 @@ def fill_inputs(interpreter: Any, seed: int) -> None:
     import numpy as np
 
     random = np.random.default_rng(seed)
-    for detail in interpreter.get_input_details():
+    for position, detail in enumerate(interpreter.get_input_details()):
+        given = (files or {}).get(str(position))
+        if given is not None:
+            interpreter.set_tensor(detail["index"], np.load(given, allow_pickle=False))
+            continue
         shape, dtype = tuple(int(n) for n in detail["shape"]), np.dtype(detail["dtype"])
         interpreter.set_tensor(detail["index"], values(random, shape, dtype, detail["name"]))
 
@@ -255,6 +268,29 @@ def values(
         low, high = (limits.min, limits.max) if dtype.itemsize == 1 else (0, 1)
         return random.integers(low, high, shape, endpoint=True).astype(dtype)
     raise ValueError(f"input {name!r} has the type {dtype}, which can not be filled with numbers")
+
+
+def capture(request: dict[str, Any]) -> dict[str, Any]:
+    """Run a model once and write some of its inner tensors to files.
+
+    The request has ``path``, ``seed``, ``tensors`` (indices in the main subgraph) and ``folder``;
+    the answer has the ``files`` by tensor index.
+    """
+    import numpy as np
+
+    interpreter = interpreter_class()(model_path=request["path"], experimental_preserve_all_tensors=True)
+    interpreter.allocate_tensors()
+    fill_inputs(interpreter, int(request["seed"]))
+    interpreter.invoke()
+    files: dict[str, str] = {}
+    for tensor in request["tensors"]:
+        path = Path(request["folder"]) / f"tensor{tensor}.npy"
+        try:
+            np.save(path, interpreter.get_tensor(tensor), allow_pickle=False)
+        except ValueError:  # a tensor without numbers, or never computed (a branch not taken)
+            continue
+        files[str(tensor)] = str(path)
+    return {"files": files}
 
 
 def measure_link(request: dict[str, Any]) -> dict[str, Any]:

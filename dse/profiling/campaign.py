@@ -42,12 +42,15 @@ class Subject:
     build
         Returns the bytes of the model, called when it is needed; an ``InputError`` means that it
         can not be a model of its own, and no slot gets a cost.
+    values
+        Files of numbers for some inputs, by position.
     """
 
     name: str
     n_bytes: int
     path: Path | None = None
     build: Callable[[], bytes | bytearray] | None = None
+    values: Mapping[int, Path] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -76,17 +79,21 @@ class Campaign:
     folder: Path
     task: Task
     batch_bytes: int
-    grown_bytes: dict[tuple[str, str], int] = field(default_factory=dict)
     _estimate_ns: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def run(self, subjects: Sequence[Subject], always: Sequence[Subject] = ()) -> None:
         """Time all subjects; those of ``always`` are resident with every batch, and loaded first."""
         deadline = time.monotonic() + self.options.budget_s
+        for slot in self.workers:
+            known = [s.name for s in (*always, *subjects) if self._precise(slot, s.name)]
+            self.journal.finish(
+                str(slot), [n for n in known if not self._done(slot, n)], self.options.precision
+            )
         batches = list(self._batches([s for s in subjects if self._unfinished(s)]))
         if not batches and any(self._unfinished(s) for s in always):
             batches = [[]]
-        known = sum(self._done(slot, s.name) for s in (*always, *subjects) for slot in self.workers)
-        self.task.advance(known, "known from before")
+        n_known = sum(self._done(slot, s.name) for s in (*always, *subjects) for slot in self.workers)
+        self.task.advance(n_known, "known from before")
         left = sum(len(batch) + len(always) for batch in batches)
         for batch in batches:
             members = [*always, *batch]
@@ -113,7 +120,7 @@ class Campaign:
         try:
             for slot, worker in self.workers.items():
                 for subject in batch:
-                    self._load(slot, worker, subject.name, paths[subject.name])
+                    self._load(slot, worker, subject, paths[subject.name])
                 worker.check_affinity()
             self._run_rounds([subject.name for subject in batch], deadline)
             for worker in self.workers.values():
@@ -136,16 +143,16 @@ class Campaign:
             return None
         return path
 
-    def _load(self, slot: Slot, worker: SlotWorker, name: str, path: Path) -> None:
+    def _load(self, slot: Slot, worker: SlotWorker, subject: Subject, path: Path) -> None:
+        name = subject.name
         if self._done(slot, name):
             return
-        loaded = worker.load(name, path)
+        loaded = worker.load(name, path, subject.values)
         if isinstance(loaded, str):
             self.journal.refuse(str(slot), name, loaded)
             self.task.advance(1, f"{name}: refused on {slot}")
             return
         self._estimate_ns[str(slot), name] = max(1, loaded.second_ns)
-        self.grown_bytes[str(slot), name] = loaded.grown_bytes
 
     def _run_rounds(self, names: Sequence[str], deadline: float) -> None:
         # Not cryptography: the order only has to be spread and repeatable.

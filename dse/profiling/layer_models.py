@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dse.devices.child import Child
+from dse.errors import DeviceError
 from dse.graph import Layer, LayerGraph
 from dse.profiling.campaign import Subject
 
 if TYPE_CHECKING:
     from dse.flatbuffer.reader import ModelFile
+
+INDEX_TYPES = frozenset({"int32", "int64", "uint32", "uint64", "bool"})
+CAPTURE_TIMEOUT_S = 120.0
 
 
 def subject_of(graph: LayerGraph, layer: Layer) -> str:
@@ -36,20 +43,74 @@ def counts_for_group(graph: LayerGraph, layer: Layer) -> bool:
     return layer.group is None or group_members(graph, layer.group)[0].index == layer.index
 
 
-def layer_subjects(file: ModelFile, graph: LayerGraph) -> tuple[Subject, ...]:
+def inner_numbers(graph: LayerGraph) -> tuple[int, ...]:
+    """Return the tensors inside a model that may be shapes, indices or conditions.
+
+    A layer that takes them does not run with made-up values.
+    """
+    return tuple(
+        tensor
+        for tensor in graph.producer
+        if graph.tensors[tensor].dtype in INDEX_TYPES and tensor in graph.consumers
+    )
+
+
+def capture_numbers(file: ModelFile, graph: LayerGraph, folder: Path, seed: int) -> dict[int, Path]:
+    """Run the whole model once and keep the values of ``inner_numbers``, in files by tensor.
+
+    Returns nothing for what can not be captured: those layers are timed with made-up values, and
+    refused when they do not run with them.
+    """
+    tensors = inner_numbers(graph)
+    if not tensors:
+        return {}
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    request = {
+        "command": "capture",
+        "path": str(file.path),
+        "seed": seed,
+        "tensors": tensors,
+        "folder": str(folder),
+    }
+    with Child(
+        "dse.devices.worker",
+        ["--cores", cores],
+        log_path=folder / "capture.log",
+        name="the capture of values",
+    ) as child:
+        try:
+            answer = child.request(request, timeout_s=CAPTURE_TIMEOUT_S)
+        except DeviceError:
+            return {}
+    return {int(tensor): Path(path) for tensor, path in answer["files"].items()}
+
+
+def layer_subjects(
+    file: ModelFile, graph: LayerGraph, numbers: Mapping[int, Path] | None = None
+) -> tuple[Subject, ...]:
     """Return what has to be timed, each once, in execution order.
 
     The models are cut out of the file when they are needed, not here.
+
+    Parameters
+    ----------
+    numbers
+        Files with the values of inner tensors.
     """
+    from dse.flatbuffer.cut import live_tensors
+
     subjects: dict[str, Subject] = {}
     for layer in graph.layers:
         name = subject_of(graph, layer)
         if name not in subjects:
             members = (layer,) if layer.group is None else group_members(graph, layer.group)
+            chosen = tuple(member.index for member in members)
+            inputs, _ = live_tensors(graph, chosen)
             subjects[name] = Subject(
                 name,
                 sum(member.weight_bytes for member in members),
-                build=partial(cut_out, file, graph, tuple(member.index for member in members)),
+                build=partial(cut_out, file, graph, chosen),
+                values={i: numbers[t] for i, t in enumerate(inputs) if t in numbers} if numbers else {},
             )
     return tuple(subjects.values())
 
@@ -59,10 +120,9 @@ def cut_out(file: ModelFile, graph: LayerGraph, layers: Sequence[int]) -> bytes 
 
     Raises
     ------
-    CutError
-        They can not run alone.
+    CutError, ModelError
+        They can not be written as a model of their own.
     """
     from dse.flatbuffer.cut import extract
-    from dse.flatbuffer.encode import encode
 
-    return encode(extract(file, graph, layers))
+    return extract(file, graph, layers).data

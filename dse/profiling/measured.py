@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,7 +19,7 @@ from dse.graph import LayerGraph
 from dse.platforms import Platform, Slot
 from dse.profiling.cache import CacheKey, Journal, ProfileCache, Record
 from dse.profiling.campaign import Campaign, Subject, reached_precision, visit_interval
-from dse.profiling.layer_models import counts_for_group, layer_subjects, subject_of
+from dse.profiling.layer_models import capture_numbers, counts_for_group, layer_subjects, subject_of
 from dse.profiling.links import links_from_json, measure_links
 from dse.profiling.options import ProfileOptions
 from dse.profiling.slot_worker import SlotWorker
@@ -47,7 +47,7 @@ class _Study:
     progress: Progress
 
 
-def profile(  # noqa: PLR0917 - the first three are what, the rest how
+def profile(
     file: ModelFile,
     graph: LayerGraph,
     platform: Platform,
@@ -169,7 +169,8 @@ def _measure(study: _Study, journal: Journal) -> None:
 
 
 def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
-    subjects = layer_subjects(study.file, study.graph)
+    numbers = capture_numbers(study.file, study.graph, folder, study.options.seed)
+    subjects = layer_subjects(study.file, study.graph, numbers)
     slots = study.platform.slots
     always = (
         Subject(WHOLE, study.file.n_bytes, path=study.file.path),
@@ -191,10 +192,23 @@ def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
             task,
             batch_bytes=round(available * MEMORY_SHARE / len(slots)),
         )
+        _load_whole(study, journal, workers)
         campaign.run(subjects, always)
-        memory = {s: n for (s, name), n in campaign.grown_bytes.items() if name == WHOLE}
-        if memory:
-            journal.note("memory", {**journal.extra.get("memory", {}), **memory})
+
+
+def _load_whole(study: _Study, journal: Journal, workers: Mapping[Slot, SlotWorker]) -> None:
+    """Load the whole model first, into fresh processes: it tells the memory, and whether it runs at all."""
+    memory: dict[str, int] = {}
+    reasons: list[str] = []
+    for slot, worker in workers.items():
+        loaded = worker.load(WHOLE, study.file.path)
+        if isinstance(loaded, str):
+            reasons.append(loaded)
+        else:
+            memory[str(slot)] = loaded.grown_bytes
+    if not memory:
+        raise DeviceError(f"{study.file.path}: the runtime can not run this model on any slot: {reasons[0]}")
+    journal.note("memory", memory)
 
 
 def slot_cores(platform: Platform, slot: Slot) -> tuple[int, ...]:
@@ -213,9 +227,6 @@ def _complete(study: _Study, journal: Journal) -> bool:
 def _table(study: _Study, journal: Journal) -> CostTable:
     slots = study.platform.slots
     whole = tuple(_whole(journal, slot) for slot in slots)
-    if all(w is None for w in whole):
-        reason = journal.record(str(slots[0]), WHOLE).refused or "it was not measured"
-        raise DeviceError(f"{study.file.path}: the runtime can not run this model on any slot: {reason}")
     empty = [journal.record(str(slot), OVERHEAD).samples_ns for slot in slots]
     overheads = tuple(median(samples) if samples else 0 for samples in empty)
     rows = []
@@ -287,7 +298,7 @@ def _precision(study: _Study, journal: Journal) -> dict[str, Any]:
         "n_measured": len(reached),
         "n_within": n_within,
         "worst": round(known[-1], 4) if len(known) == len(reached) and known else None,
-        "stopped_by": "precision" if n_within == len(reached) else "budget",
+        "stopped_by": "precision" if n_within == len(reached) else "budget or number of rounds",
     }
 
 

