@@ -156,13 +156,13 @@ def _work(model: Model, subgraph: SubGraph, operator: Operator) -> Work:
     name = operator_name(model, operator)
     if name in _RUNS_ONCE:
         return _body_work(model, operator_subgraphs(operator)[0])
-    shapes = [resolved_shape(tensor) for tensor in subgraph.tensors]
+    tensors = subgraph.tensors
     return operator_work(
         Call(
             name=name,
             options=operator.builtin_options or operator.builtin_options_2,
-            inputs=tuple(None if i < 0 else shapes[i] for i in operator.inputs),
-            outputs=tuple(shapes[i] for i in operator.outputs if i >= 0),
+            inputs=tuple(None if i < 0 else resolved_shape(tensors[i]) for i in operator.inputs),
+            outputs=tuple(resolved_shape(tensors[i]) for i in operator.outputs if i >= 0),
         )
     )
 

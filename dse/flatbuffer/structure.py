@@ -7,14 +7,13 @@ likewise only prepare.  Such operators are copied to each layer that needs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dse.flatbuffer.checks import is_constant
 from dse.flatbuffer.operators import CONTROL_FLOW, HANDLES, RANDOM, READS_STATE, WRITES_STATE, operator_name
 from dse.flatbuffer.records import Model
 from dse.flatbuffer.sizes import HANDLE_TYPES, dtype_name
-from dse.flatbuffer.state import Resource, is_initialiser, operator_effects
+from dse.flatbuffer.state import Effects, Resource, is_initialiser, operator_effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def build_structure(model: Model) -> Structure:
         layers.append((*sorted(helpers), number))
     used = {number for layer in layers for number in layer}
     changed = frozenset().union(*(effects[layer[-1]].writes for layer in layers))
-    groups, shared, stateful = _groups(model, layers, changed, prepared)
+    groups, shared, stateful = _groups(model, layers, effects, changed, prepared)
     return Structure(
         names=names,
         stored=stored,
@@ -138,12 +137,14 @@ def _helpers(model: Model, number: int, maker: dict[int, int]) -> set[int]:
 
 
 def _groups(
-    model: Model, layers: list[tuple[int, ...]], changed: frozenset[Resource], prepared: Iterable[int]
+    model: Model,
+    layers: list[tuple[int, ...]],
+    effects: list[Effects],
+    changed: frozenset[Resource],
+    prepared: set[int],
 ) -> tuple[tuple[int | None, ...], tuple[frozenset[Resource], ...], bool]:
     """Join layers that share something which can not be in two stages."""
     main = model.subgraphs[0]
-    effects = operator_effects(model)
-    is_prepared = set(prepared)
     # Each thing that is shared, with the layers that use it.
     users: dict[object, list[int]] = {}
     resources: dict[int, set[Resource]] = {}
@@ -152,7 +153,7 @@ def _groups(
         operator, effect = main.operators[numbers[-1]], effects[numbers[-1]]
         for index in {i for i in (*operator.inputs, *operator.outputs) if i >= 0}:
             tensor = main.tensors[index]
-            handle = dtype_name(tensor.type) in HANDLE_TYPES and index not in is_prepared
+            handle = dtype_name(tensor.type) in HANDLE_TYPES and index not in prepared
             if tensor.is_variable or handle:
                 users.setdefault(("tensor", index), []).append(layer)
                 stateful = stateful or tensor.is_variable
