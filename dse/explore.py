@@ -18,7 +18,7 @@ from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.graph import LayerGraph
 from dse.measuring import Measurements, check_and_measure
-from dse.planning import Planner, find_plans
+from dse.planning import Planner, find_plans, is_numbered
 from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins
 from dse.profiling.analytic import predict as predict_costs
@@ -132,7 +132,7 @@ def find_costs(subject: Subject, progress: Progress) -> CostTable:
     folder = subject.experiment.cache_dir
     options = ProfileOptions(
         precision=section.precision,
-        **({} if section.budget_s is None else {"budget_s": section.budget_s}),
+        budget_s=ProfileOptions().budget_s if section.budget_s is None else section.budget_s,
         min_rounds=section.min_samples,
         seed=subject.experiment.seed,
         refresh=section.refresh,
@@ -206,11 +206,17 @@ def search_plans(
 
 
 def _worth_measuring(plans: Sequence[PlanResult], experiment: Experiment) -> tuple[PlanResult, ...]:
-    """The K best different plans, and the baselines even where they break a wish of the user."""
-    best = [plan for plan in plans if plan.feasible][: experiment.search.candidates]
-    wanted = {id(plan) for plan in best}
+    """Return the K best different plans that were searched for, and the baselines.
+
+    Baselines are run even where they break a wish of the user: they are what the answer is
+    compared with.
+    """
+    searched = [plan for plan in plans if plan.feasible and plan.role != "baseline"]
+    wanted = {id(plan) for plan in searched[: experiment.search.candidates]}
     if experiment.measure.baselines:
-        wanted |= {id(plan) for plan in plans if not plan.name.startswith("plan ")}
+        wanted |= {id(plan) for plan in plans if not is_numbered(plan)}
+    elif not wanted:
+        wanted = {id(plan) for plan in plans if plan.feasible}
     return tuple(plan for plan in plans if id(plan) in wanted)
 
 

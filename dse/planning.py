@@ -19,6 +19,7 @@ from solvers.problem import Limits, Problem
 from solvers.registry import SOLVERS, solve
 
 BEST_NAME = "best found"
+_NUMBERED = "plan "
 
 
 class NoMappingError(DseError):
@@ -127,7 +128,7 @@ def find_plans(
         plans.append(planner.plan(known.name, role_of(known), known.mapping))
     plans.append(planner.plan(BEST_NAME, "candidate", solution.mapping))
     others = alternatives(problem, n_candidates + 1, limits)
-    plans += [planner.plan(f"plan {n}", "candidate", mapping) for n, mapping in enumerate(others, 1)]
+    plans += [planner.plan(f"{_NUMBERED}{n}", "candidate", mapping) for n, mapping in enumerate(others, 1)]
     return proof, merge(plans)
 
 
@@ -137,26 +138,33 @@ def role_of(plan: NamedPlan) -> Role:
 
 
 def merge(plans: Sequence[PlanResult]) -> tuple[PlanResult, ...]:
-    """Keep each mapping once, under all its names; best prediction first, infeasible plans last."""
+    """Keep each mapping once; best prediction first, infeasible plans last.
+
+    A mapping keeps the name under which it came first; a later name of a searched plan is added
+    (``copies, 2 x 1 cpu = best mix``), numbered names are dropped.
+    """
     kept: dict[object, PlanResult] = {}
     for plan in plans:
         twin = kept.get(plan.mapping.signature)
         if twin is None:
             kept[plan.mapping.signature] = plan
-        elif not plan.name.startswith("plan "):
+        elif not is_numbered(plan) and plan.name != BEST_NAME:
             role: Role = "baseline" if "baseline" in (twin.role, plan.role) else "candidate"
             kept[plan.mapping.signature] = replace(twin, name=f"{twin.name} = {plan.name}", role=role)
-    ranked = sorted(kept.values(), key=_rank)
-    # Numbers follow the final order.
     number = 0
     named = []
-    for plan in ranked:
-        if plan.name.startswith("plan "):
+    for plan in sorted(kept.values(), key=_rank):
+        if is_numbered(plan):
             number += 1
-            named.append(replace(plan, name=f"plan {number}"))
+            named.append(replace(plan, name=f"{_NUMBERED}{number}"))
         else:
             named.append(plan)
     return tuple(named)
+
+
+def is_numbered(plan: PlanResult) -> bool:
+    """Whether a plan is one of the alternatives, which have numbers instead of names."""
+    return plan.name.startswith(_NUMBERED)
 
 
 def _rank(plan: PlanResult) -> tuple[bool, float, int, int, int]:

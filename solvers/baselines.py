@@ -18,8 +18,8 @@ class Role(Enum):
 
     WHOLE = "whole model on one slot"
     COPIES = "one copy per core"
-    PIPELINE = "best single pipeline"
-    MIX = "best mix of lanes"
+    PIPELINE = "best pipeline"
+    MIX = "best mix"
 
 
 @dataclass(frozen=True, slots=True)
