@@ -5,7 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from dse.reports.wording import format_share, gain, labels, proof_text, says_shape, shape
+from dse.reports.wording import (
+    first_name,
+    format_share,
+    gain,
+    labels,
+    price_of_wishes,
+    proof_text,
+    refusal,
+    says_shape,
+    shape,
+)
 from dse.results import PlanResult, RunResult, StageNumbers
 from dse.units import NS_PER_MS, format_hz, format_ns
 
@@ -63,8 +73,10 @@ def _refusals(result: RunResult) -> list[str]:
     broken = [plan for plan in result.plans if not plan.feasible]
     if not broken:
         return []
-    first = f"{broken[0].name}: {'; '.join(broken[0].predicted.violations)}"
-    return [f"Refused: {len(broken)} plans break a limit or a pin, for example {first}."]
+    count = f"{len(broken)} plan{' breaks' if len(broken) == 1 else 's break'} a limit or a pin"
+    first = f"{first_name(broken[0])}: {refusal(broken[0])}"
+    price = price_of_wishes(result)
+    return [f"Refused: {count}, for example {first}.", *([price] if price else [])]
 
 
 def _wrap(text: str, indent: str = "  ") -> list[str]:
@@ -105,23 +117,24 @@ def _table(result: RunResult, highlight: Style) -> list[str]:
     ]
     rows = [_row(result.plans[number], result, measured) for number in shown]
     widths = [max(len(head), *(len(row[n]) for row in rows)) for n, head in enumerate(heads)]
-    room = WIDTH - 2 - sum(width + 1 for width in widths[1:])
+    room = WIDTH - 3 - sum(width + 1 for width in widths[1:])
     widths[0] = min(max(widths[0], 10), room)
     lines = [
         f"{shorten(result.graph.name, 38)} on {shorten(result.platform.name, 37)}",
-        "pred., meas.: frames/s    ms: latency    MiB: memory    gain: over the best",
+        f"{'pred., meas.' if measured else 'pred.'}: frames/s    ms: latency    MiB: memory    "
+        "gain: over the best",
         "plan that needs no search (marked *)    stages: lanes x stages of a lane",
         "",
-        _line("  ", heads, widths),
+        _line("   ", heads, widths),
     ]
     best_baseline = result.best_baseline
     for number, row in zip(shown, rows):
         plan = result.plans[number]
-        mark = "> " if number == result.winner else "* " if plan is best_baseline else "  "
+        mark = f"{'>' if number == result.winner else ' '}{'*' if plan is best_baseline else ' '} "
         line = _line(mark, row, widths)
         lines.append(highlight(line) if number == result.winner else line)
         if number != result.winner and not says_shape(plan):
-            lines.append(shorten(f"    {shape(plan.mapping, spans=True)}", WIDTH))
+            lines.append(shorten(f"     {shape(plan.mapping, spans=True)}", WIDTH))
     hidden = len(result.plans) - len(shown)
     if hidden:
         lines.append(f"  ... and {hidden} more in the report")

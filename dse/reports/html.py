@@ -18,7 +18,17 @@ from dse.reports.cost_table import cost_view
 from dse.reports.plan_chart import plan_chart
 from dse.reports.strip import strips
 from dse.reports.timeline import timeline
-from dse.reports.wording import answer, cores_text, format_share, gain, labels, proof_text, shape
+from dse.reports.wording import (
+    answer,
+    cores_text,
+    first_name,
+    format_share,
+    gain,
+    labels,
+    price_of_wishes,
+    proof_text,
+    shape,
+)
 from dse.results import RunResult, score
 from dse.units import format_bytes, format_count, format_hz, format_ns
 
@@ -65,6 +75,7 @@ def report_html(result: RunResult, written: str = "") -> str:
         answer=answer(result),
         tiles=_tiles(result),
         labels=labels(result),
+        best_name=first_name(result.best),
         best_shape=shape(result.best.mapping, spans=True),
         best_cores=cores_text(result.best.mapping),
         chart=plan_chart(result),
@@ -72,6 +83,7 @@ def report_html(result: RunResult, written: str = "") -> str:
         strips=strips(result),
         costs=cost_view(result),
         open_costs=len(result.graph.layers) <= MAX_OPEN_LAYERS,
+        price=price_of_wishes(result),
         proof_text=proof_text(result.proof),
         conditions=flatten(result.costs.conditions),
         version=dse.__version__,
@@ -93,8 +105,11 @@ def _tiles(result: RunResult) -> list[tuple[str, str, str]]:
         off = format_share(best.error)
         tiles.append((format_hz(best.predicted.throughput_hz), "frames/s", f"predicted ({off})"))
     share = gain(best, result)
-    if share is not None:
-        tiles.append((format_share(share).removesuffix(" %"), "%", "over the best plan without search"))
+    if best is result.best_baseline:
+        tiles.append(("0", "%", "to gain over the best plan without search: it is that plan"))
+    elif share is not None:
+        value, _, unit = format_share(share).partition(" ")
+        tiles.append((value, unit, "over the best plan without search"))
     tiles.append((latency[0], latency[1], f"latency, {kind}"))
     tiles.append((memory[0], memory[1], "memory"))
     if result.proof.gap is not None:

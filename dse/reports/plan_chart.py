@@ -6,16 +6,20 @@ from dataclasses import dataclass
 
 from dse.placement import PlacedMapping
 from dse.reports.drawing import Tick, nice_ticks
-from dse.reports.wording import cores_text, format_share, gain, says_shape, shape
+from dse.reports.wording import cores_text, first_name, format_share, gain, refusal, says_shape, shape
 from dse.results import RunResult
 from dse.units import format_bytes, format_hz, format_ns
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """A plan in the table; ``dots`` are the repeats, ``low`` and ``high`` their ends."""
+    """A plan in the table; ``dots`` are the repeats, ``low`` and ``high`` their ends.
+
+    ``also`` are further names of the same plan.
+    """
 
     name: str
+    also: str
     shape: str
     winner: bool
     baseline: bool
@@ -72,12 +76,13 @@ def plan_chart(result: RunResult) -> PlanChart:
         samples = real.throughput_samples_hz if real else ()
         rows.append(
             PlanRow(
-                name=plan.name,
+                name=first_name(plan),
+                also=plan.name.partition(" = ")[2].replace(" = ", ", "),
                 shape="" if says_shape(plan) else shape(plan.mapping, spans=True),
                 winner=number == result.winner,
                 baseline=plan.role == "baseline",
                 best_baseline=plan is result.best_baseline,
-                refused="; ".join(plan.predicted.violations),
+                refused=refusal(plan),
                 lanes=_lanes_text(plan.mapping),
                 cores=cores_text(plan.mapping),
                 predicted=format_hz(plan.predicted.throughput_hz),

@@ -78,6 +78,29 @@ def labels(result: RunResult) -> tuple[str, ...]:
     return tuple(found)
 
 
+def refusal(plan: PlanResult) -> str:
+    """Say what a plan breaks: the first fault, and how many more there are."""
+    faults = plan.predicted.violations
+    if not faults:
+        return ""
+    more = len(faults) - 1
+    return faults[0] + (f" (and {more} more fault{'s' if more > 1 else ''})" if more else "")
+
+
+def price_of_wishes(result: RunResult) -> str:
+    """Say what the user's limits and pins cost, when a plan that breaks them is better, else nothing."""
+    broken = [plan for plan in result.plans if not plan.feasible]
+    known = [plan for plan in broken if (plan.measured is None) == (result.best.measured is None)]
+    rival = max(known, key=score, default=None)
+    if rival is None or score(rival) <= score(result.best):
+        return ""
+    return (
+        f"Limits and pins have a price: without them {first_name(rival)} "
+        f"{'reaches' if rival.measured else 'is predicted at'} {format_hz(score(rival))} frames/s, "
+        f"{format_share(score(rival) / score(result.best) - 1)} above the winner."
+    )
+
+
 def proof_text(proof: Proof) -> str:
     """Say what is proved about the best prediction."""
     status = {
