@@ -19,14 +19,14 @@ SAMPLE_FRAMES = 3
 
 
 def image_sample(net: Builder, name: str, height: int, width: int, channels: int) -> Floats:
-    """Return frames between -1 and 1: one half smooth, half noise; one smooth; one smooth and positive.
+    """Return frames between -1 and 1: noise; a smooth one; a smooth and positive one.
 
     Random weights that are sized by all of them suit whatever a user feeds.
     """
     noise = net.random(f"{name}/sample_noise", (height, width, channels)).astype(np.float64)
     cells = net.random(f"{name}/sample_cells", (SAMPLE_FRAMES, 5, 5, channels)).astype(np.float64)
     smooth = _stretch(_stretch(cells, np.linspace(0, 4, height), 1), np.linspace(0, 4, width), 2)
-    return np.stack([0.5 * noise + 0.5 * smooth[0], smooth[1], 0.5 + 0.5 * smooth[2]])
+    return np.stack([0.9 * noise + 0.1 * smooth[0], smooth[1], 0.5 + 0.5 * smooth[2]])
 
 
 def _stretch(values: Floats, at: Floats, axis: int) -> Floats:

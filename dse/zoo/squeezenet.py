@@ -43,7 +43,7 @@ def draw_squeezenet(parameters: Mapping[str, int], seed: int, *, sampled: bool =
             x = _fire(net, x, squeeze, expand)
         if number in POOL_AFTER:
             x = _pool(net, x, f"pool{number}")
-    x = conv2d(net, x, parameters["classes"], 1, activation="RELU", name="conv10", gain=5 * LOGIT_GAIN)
+    x = conv2d(net, x, parameters["classes"], 1, activation="RELU", name="conv10", gain=2 * LOGIT_GAIN)
     return net.finish([softmax(net, global_mean(net, x, name="pool10"), name="probabilities")])
 
 

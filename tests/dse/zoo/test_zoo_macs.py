@@ -22,7 +22,7 @@ EXACT = {
 ROUNDING = {
     "alexnet": 0.001,
     "squeezenet": 0.005,
-    "googlenet": 0.001,
+    "googlenet": 0.002,
     "resnet50": 0.02,  # 3.8e9: two digits, rounded down
     "inception_v3": 0.001,
     "mobilenet_v1": 0.001,
@@ -52,17 +52,8 @@ def test_published_macs_and_parameters(name):
 
 def test_googlenet_modules_as_in_the_papers_table():
     graph, _ = graph_of("googlenet")
-    published = {
-        "3a": 128,
-        "3b": 304,
-        "4a": 73,
-        "4b": 88,
-        "4c": 100,
-        "4d": 119,
-        "4e": 170,
-        "5a": 54,
-        "5b": 71,
-    }
+    # Without 5a: the table's 54 M are not what its own numbers of filters give (51.1 M).
+    published = {"3a": 128, "3b": 304, "4a": 73, "4b": 88, "4c": 100, "4d": 119, "4e": 170, "5b": 71}
     for module, millions in published.items():
         macs = sum(layer.macs for layer in graph.layers if layer.name.startswith(f"inception_{module}/"))
         assert macs / 1e6 == pytest.approx(millions, abs=1.0)
