@@ -119,10 +119,10 @@ class IntervalTable:
                 f"interval_dp needs {need} bytes for {costs.n} blocks, {len(slots)} slots and "
                 f"{n_states} states; the limit is {limits.memory_bytes} bytes (Limits.memory_bytes)"
             )
-        self._columns = [np.ascontiguousarray(busy[:, :, list(slots)]) for _, busy in costs.columns()]
-        self._first = [
-            [_first_possible(column[:, :, r]) for r in range(len(slots))] for column in self._columns
-        ]
+        self._columns = [
+            np.ascontiguousarray(busy[:, :, list(slots)].transpose(2, 1, 0)) for _, busy in costs.columns()
+        ]  # (slots, sources, starts): starts last, so that the inner loops of numpy are long
+        self._first = [[_first_possible(row) for row in column] for column in self._columns]
 
     def periods(self) -> IntArray:
         """Return the best period of a lane that uses exactly so many cores of each cluster.
@@ -132,7 +132,7 @@ class IntervalTable:
         int64 array of shape ``cluster_sizes + 1``
             ``NEVER`` where no lane uses exactly that.
         """
-        best = self._fill(self.resources.box, None)[-1]
+        best = self._fill(self.resources.box, None)[..., -1]
         found: IntArray = best.min(axis=tuple(range(self.resources.n_clusters, best.ndim)))
         return found
 
@@ -144,7 +144,7 @@ class IntervalTable:
         """
         total = self._fill((*cores, *self.resources.box[self.resources.n_clusters :]), period_ns)
         place = self.costs.n
-        ends = total[_at(place, *cores)]
+        ends = total[_at(*cores, ..., place)]
         *rest, source = (int(index) for index in np.unravel_index(int(ends.argmin()), ends.shape))
         left = (*cores, *rest)
         spans: list[Span] = []
@@ -159,26 +159,26 @@ class IntervalTable:
     def _fill(self, box: tuple[int, ...], period_ns: int | None) -> IntArray:
         """Fill the states: smallest period, or with a period given the smallest weighted sum of busy."""
         n, n_sources = self.costs.n, self.costs.n_sources
-        shape = tuple(size + 1 for size in box)
-        state = np.full((n + 1, *shape, n_sources), NEVER, np.int64)
-        state[_at(0, *(0 for _ in box))] = 0
-        inner = (1,) * len(box)
+        state = np.full((*(size + 1 for size in box), n_sources, n + 1), NEVER, np.int64)
+        state[_at(*(0 for _ in box), slice(None), 0)] = 0
         for i in range(1, n + 1):
             for r, slot in enumerate(self.slots):
                 use = self.resources.use[slot]
                 first = self._first[i - 1][r]
                 if first is None or any(u > size for u, size in zip(use, box)):
                     continue
-                busy = self._columns[i - 1][first:, :, r]
-                weight = busy if period_ns is None else self._weights(busy, period_ns)
-                weight = weight.reshape(len(weight), *inner, n_sources)
-                before = state[_at(slice(first, i), *(slice(0, size + 1 - u) for u, size in zip(use, box)))]
-                reached = np.maximum(before, weight) if period_ns is None else before + weight
-                reached = reached.min(axis=(0, -1))
+                busy = self._columns[i - 1][r, :, first:]
+                before = state[
+                    _at(*(slice(0, size + 1 - u) for u, size in zip(use, box)), ..., slice(first, i))
+                ]
+                if period_ns is None:
+                    reached = np.maximum(before, busy).min(axis=-1)
+                else:
+                    reached = (before + self._weights(busy, period_ns)).min(axis=-1)
                 target = int(self.costs.cluster_of_slot[slot]) if n_sources > 1 else 0
-                after = state[_at(i, *(slice(u, None) for u in use), target)]
-                np.minimum(after, reached, out=after)
-        return np.minimum(state, NEVER, out=state)
+                after = state[_at(*(slice(u, None) for u in use), target, i)]
+                np.minimum(after, reached.min(axis=-1), out=after)
+        return state
 
     def _weights(self, busy: IntArray, period_ns: int) -> IntArray:
         """Busy times so scaled that one stage more counts less than one nanosecond more."""
@@ -188,23 +188,23 @@ class IntervalTable:
     def _step_back(
         self, total: IntArray, place: int, left: tuple[int, ...], source: int, period_ns: int
     ) -> tuple[int, int, int]:
-        wanted = total[_at(place, *left, source)]
+        wanted = total[_at(*left, source, place)]
         for r, slot in enumerate(self.slots):
             use = self.resources.use[slot]
             if any(u > size for u, size in zip(use, left)):
                 continue
             if self.costs.n_sources > 1 and self.costs.cluster_of_slot[slot] != source:
                 continue
-            weight = self._weights(self._columns[place - 1][:, :, r], period_ns)
-            before = total[_at(slice(0, place), *(int(size - u) for u, size in zip(use, left)))]
+            weight = self._weights(self._columns[place - 1][r], period_ns)
+            before = total[_at(*(int(size - u) for u, size in zip(use, left)), ..., slice(0, place))]
             hits = np.argwhere((weight < NEVER) & (before < NEVER) & (before + weight == wanted))
             if len(hits):
-                return int(hits[0][0]), r, int(hits[0][1])
+                return int(hits[0][1]), r, int(hits[0][0])
         raise EvaluationMismatchError("a state of the dynamic programme has no predecessor: a bug")
 
 
 def _first_possible(busy: IntArray) -> int | None:
-    possible = (busy < NEVER).any(axis=1)
+    possible = (busy < NEVER).any(axis=0)
     return int(possible.argmax()) if possible.any() else None
 
 

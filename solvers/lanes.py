@@ -21,8 +21,10 @@ from solvers.order_costs import NEVER, Links, OrderCosts, exact_links
 from solvers.problem import IntArray, Limits, Problem
 from solvers.topology import Blocks, orders
 
-WORK_PER_SEARCH = 400_000_000
+WORK_PER_SEARCH = 100_000_000
 """Element operations after which no further order is tried (a count, so that runs repeat)."""
+WORK_PER_UPDATE = 10_000
+"""What starting one vectorised update costs, in element operations."""
 MOST_ORDERS = 64
 
 
@@ -66,7 +68,8 @@ class LanePool:
         deadline = time.monotonic() + limits.time_s / 2
         if n_orders is None:
             states = int(np.prod(self._guess_ns.shape))
-            work = 1 + self.blocks.n_blocks**2 // 2 * len(self._slots) * states
+            n = self.blocks.n_blocks
+            work = n * len(self._slots) * (n * states // 2 + WORK_PER_UPDATE)
             n_orders = max(1, min(MOST_ORDERS, WORK_PER_SEARCH // work))
         for order in orders(self.blocks, n_orders, limits.seed):
             if self.n_orders and time.monotonic() > deadline:
@@ -76,23 +79,28 @@ class LanePool:
 
     def _try_order(self, order: tuple[int, ...], limits: Limits) -> None:
         exact = exact_links(self.blocks, order)
-        ways = (exact,) if exact is not None else (Links.CHEAPEST, Links.PREVIOUS, Links.DEAREST)
-        for links in ways:
-            costs = OrderCosts(self.blocks, order, links)
-            table = IntervalTable(costs, self._slots, limits)
-            periods = table.periods()
-            if links in (exact, Links.CHEAPEST):
-                self.lower_ns = np.minimum(self.lower_ns, periods)
-            better = periods < self._guess_ns
-            self._owner[better] = len(self._tables)
-            self._guess_ns = np.minimum(self._guess_ns, periods)
-            self._tables.append((costs, table))
+        first = Links.CHEAPEST if exact is None else exact
+        periods, better = self._add_table(order, first, limits)
+        self.lower_ns = np.minimum(self.lower_ns, periods)
+        if exact is None and better:
+            for links in (Links.PREVIOUS, Links.DEAREST):
+                self._add_table(order, links, limits)
         owning = {self._tables[number][0].order for number in set(self._owner[self._owner >= 0].tolist())}
         keep = [number for number, (costs, _) in enumerate(self._tables) if costs.order in owning]
         renumber = np.full(len(self._tables) + 1, -1)
         renumber[keep] = np.arange(len(keep))
         self._tables = [self._tables[number] for number in keep]
         self._owner = renumber[self._owner]
+
+    def _add_table(self, order: tuple[int, ...], links: Links, limits: Limits) -> tuple[IntArray, bool]:
+        costs = OrderCosts(self.blocks, order, links)
+        table = IntervalTable(costs, self._slots, limits)
+        periods = table.periods()
+        better = periods < self._guess_ns
+        self._owner[better] = len(self._tables)
+        self._guess_ns = np.minimum(self._guess_ns, periods)
+        self._tables.append((costs, table))
+        return periods, bool(better.any())
 
     def value_ns(self, use: tuple[int, ...]) -> int:
         """Return the period of the lane on these cores: scored where it is known, else the guess."""
