@@ -15,9 +15,10 @@ import numpy.typing as npt
 from dse.errors import InputError
 from dse.graph import LayerGraph, Tensor
 
+_Randoms = tuple[np.random.Generator, np.random.Generator]  # for structure, and for noise
 Frame = tuple[npt.NDArray[np.generic], ...]
 
-STYLES = ("smooth", "signed", "strong", "bytes", "noise")
+STYLES = ("smooth", "signed", "strong", "bytes", "noise", "held")
 """Kinds of frames, to be tried in this order until the outputs move."""
 
 # (centre, half width) of smooth values, and the share of noise
@@ -27,8 +28,11 @@ _LEVELS = {
     "strong": (0.0, 4.0, 0.1),
     "bytes": (127.5, 127.5, 0.05),
     "noise": (0.0, 1.0, 1.0),
+    "held": (0.0, 1.0, 0.1),
 }
 _DEFAULT_BOUND = 2
+# Models that listen want a pattern that stays for a while.
+_HELD_FRAMES = 6
 # An identifier keeps its meaning through these, on its way to the table that it indexes.
 _PASS_THROUGH = frozenset(
     (
@@ -92,7 +96,8 @@ def make_frames(
     limits = id_bounds(graph) if bounds is None else dict(bounds)
     frames = []
     for number in range(n):
-        random = np.random.default_rng((seed, number))
+        structure = number // _HELD_FRAMES if style == "held" else number
+        random = (np.random.default_rng((seed, structure)), np.random.default_rng((seed, number, 1)))
         frames.append(tuple(_values(graph.tensors[index], random, style, limits) for index in graph.inputs))
     return tuple(frames)
 
@@ -128,7 +133,7 @@ def id_bounds(graph: LayerGraph) -> dict[int, int]:
 
 
 def _values(
-    tensor: Tensor, random: np.random.Generator, style: str, bounds: Mapping[int, int]
+    tensor: Tensor, random: _Randoms, style: str, bounds: Mapping[int, int]
 ) -> npt.NDArray[np.generic]:
     shape = tensor.shape
     if tensor.dtype in _FLOATS:
@@ -141,9 +146,9 @@ def _values(
         return np.asarray(np.rint(low + unit * (high - low)), dtype=np.dtype(tensor.dtype))
     if tensor.dtype in _IDENTIFIERS:
         bound = max(1, bounds.get(tensor.index, _DEFAULT_BOUND))
-        return np.asarray(random.integers(0, bound, shape), dtype=np.dtype(tensor.dtype))
+        return np.asarray(random[1].integers(0, bound, shape), dtype=np.dtype(tensor.dtype))
     if tensor.dtype == "bool":
-        return np.asarray(random.integers(0, 2, shape), dtype=np.bool_)
+        return np.asarray(random[1].integers(0, 2, shape), dtype=np.bool_)
     if tensor.dtype == "complex64":
         return np.asarray(_mixed(shape, random, 1.0) + 1j * _mixed(shape, random, 1.0), dtype=np.complex64)
     raise InputError(
@@ -152,26 +157,25 @@ def _values(
     )
 
 
-def _mixed(shape: tuple[int, ...], random: np.random.Generator, noise: float) -> npt.NDArray[np.float64]:
+def _mixed(shape: tuple[int, ...], random: _Randoms, noise: float) -> npt.NDArray[np.float64]:
     """Smooth structure and noise within [-1, 1]."""
-    rough = np.clip(random.normal(0.0, 0.5, shape), -1, 1)
+    rough = np.clip(random[1].normal(0.0, 0.5, shape), -1, 1)
     if noise >= 1 or not shape:
         return np.asarray(rough)
-    return np.asarray(np.clip((1 - noise) * _smooth(shape, random) + noise * rough, -1, 1))
+    return np.asarray(np.clip((1 - noise) * _smooth(shape, random[0]) + noise * rough, -1, 1))
 
 
 def _smooth(shape: tuple[int, ...], random: np.random.Generator) -> npt.NDArray[np.float64]:
     """A few waves and a bright blob over the spatial axes; channels differ in phase."""
-    spatial = tuple(range(1, len(shape) - 1)) if len(shape) > 2 else (len(shape) - 1,)
+    # Images have channels last; a sequence of vectors is smooth along both.
+    spatial = tuple(range(1, len(shape) - 1)) if len(shape) > 3 else tuple(range(len(shape)))[-2:]
     total: npt.NDArray[Any] = np.zeros(shape)
     for _ in range(4):
         phase: npt.NDArray[Any] = np.full(shape, random.uniform(0, 2 * np.pi))
         for axis, size in enumerate(shape):
-            step = (
-                random.uniform(0.5, 3.0) * 2 * np.pi / max(1, size)
-                if axis in spatial
-                else random.uniform(0, 1)
-            )
+            # A short axis gets a part of a wave only, so that its entries are alike.
+            waves = random.uniform(0.5, 3.0) * min(1.0, size / 16)
+            step = waves * 2 * np.pi / max(1, size) if axis in spatial else random.uniform(0, 1)
             phase = phase + _along(axis, len(shape), np.arange(size) * step)
         total += random.uniform(0.2, 1.0) * np.sin(phase)
     distance: npt.NDArray[Any] = np.zeros(shape)

@@ -31,6 +31,8 @@ FLOAT_TOLERANCE = 1e-4
 STEP_TOLERANCE = 1
 """Allowed difference of 8- and 16-bit outputs, in quantisation steps; wider integers must be equal."""
 
+_MANY = 128
+_MANY_BYTES = 16 << 20
 _MOVED = 10  # outputs count as moved when they change by this many tolerances
 
 
@@ -190,6 +192,8 @@ def moving_frames(
 ) -> tuple[tuple[Frame, ...], bool]:
     """Make frames that move the model's outputs, trying one style after another.
 
+    A model with state may answer only after a while, so more than ``n`` frames may come back.
+
     Parameters
     ----------
     whole_model, graph
@@ -209,9 +213,12 @@ def moving_frames(
     if not set(first.cores) <= available:
         plan = replace(plan, lanes=(_on_one_core(plan.lanes[0], min(available)),))
     candidates = []
-    floating = any(graph.tensors[index].dtype.startswith("float") for index in graph.inputs)
-    for style in STYLES if floating else STYLES[:1]:
-        frames = make_frames(graph, n, seed, style=style)
+    frame_bytes = sum(graph.tensors[index].n_bytes for index in graph.inputs)
+    tries = [(style, n) for style in STYLES]
+    if graph.stateful and _MANY * frame_bytes <= _MANY_BYTES:
+        tries.append(("held", max(n, _MANY)))
+    for style, count in tries:
+        frames = make_frames(graph, count, seed, style=style)
         outputs = _run(_whole(whole_model, plan, 1), frames)
         if compare(plan, outputs, outputs).outputs_moved:
             return frames, True

