@@ -88,13 +88,13 @@ def _wrap(text: str, indent: str = "  ") -> list[str]:
 
 
 def shown_plans(result: RunResult) -> list[int]:
-    """Return the indices of the plans that fit the table: the best, and every role's best."""
+    """Return the indices of the plans that fit the table: the first, the winner, the best baseline."""
     order = list(range(len(result.plans)))
     if len(order) <= MAX_ROWS:
         return order
-    keep = {result.winner}
-    for role in ("baseline", "candidate"):
-        keep |= {next((n for n in order if result.plans[n].role == role), result.winner)}
+    keep = {
+        number for number in order if number == result.winner or result.plans[number] is result.best_baseline
+    }
     for number in order:
         if len(keep) >= MAX_ROWS:
             break
@@ -217,6 +217,8 @@ def _mapping(result: RunResult) -> list[str]:
                     "<- slowest" if place == slowest and len(stages) > 1 else "",
                 ]
             )
+    if all(row[5] == "-" for row in rows):
+        heads, rows = [*heads[:5], ""], [[*row[:5], row[6]] for row in rows]
     widths = [max(len(row[n]) for row in [heads, *rows]) for n in range(len(heads))]
     title = f"The winner: {shorten(best.name, WIDTH - 12)}"
     text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in [heads, *rows]]
