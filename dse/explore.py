@@ -128,7 +128,8 @@ def find_costs(subject: Subject, progress: Progress) -> CostTable:
     if section.costs is not None:
         return read_costs(section.costs, subject)
     if section.method == "analytic" or (section.method == "auto" and not subject.here):
-        return predict_costs(subject.graph, subject.platform)
+        table = predict_costs(subject.graph, subject.platform)
+        return replace(table, model_hash=subject.file.sha256)
     folder = subject.experiment.cache_dir
     options = ProfileOptions(
         precision=section.precision,
