@@ -60,9 +60,7 @@ def decode(data: Data, source: str = "model", open_group: OpenGroup | None = Non
     reader = TableReader(view, source)
     root = reader.read_root("Model", IDENTIFIER)
     model = _Builder(root, view, source, open_group).build()
-    warnings = [
-        f"{name} is not in the schema known here; it can be read but not cut" for name in reader.unknown
-    ]
+    warnings = [f"{name} is newer than the schema known here: read, but not cut" for name in reader.unknown]
     warnings += check_model(model, source)
     return Decoded(model, tuple(warnings))
 

@@ -54,7 +54,7 @@ def encode(model: Model, *, external: bool | None = None) -> bytearray:
     if external is None:
         external = n_data > _MAX_INSIDE_BYTES
     if not external:
-        return _flatbuffer(model_tables(model), n_data)
+        return encode_tables(model_tables(model), n_data)
     return _with_data_behind(model)
 
 
@@ -62,13 +62,13 @@ def _with_data_behind(model: Model) -> bytearray:
     """Write twice: the size of the flatbuffer does not depend on the offsets in it."""
     kept = [b for b in model.buffers if b.data is not None and len(b.data) >= _MIN_EXTERNAL_BYTES]
     placeholder = [(2, 1) for _ in kept]
-    start = _aligned(len(_flatbuffer(_moved(model, placeholder), 0)))
+    start = _aligned(len(encode_tables(_moved(model, placeholder), 0)))
     places = []
     for buffer in kept:
         assert buffer.data is not None  # noqa: S101 - filtered above
         places.append((start, len(buffer.data)))
         start = _aligned(start + len(buffer.data))
-    head = _flatbuffer(_moved(model, places), 0)
+    head = encode_tables(_moved(model, places), 0)
     output = bytearray(places[-1][0] + places[-1][1] if places else len(head))
     output[: len(head)] = head
     for buffer, (offset, size) in zip(kept, places, strict=True):
@@ -94,7 +94,21 @@ def _aligned(position: int) -> int:
     return -(-position // ALIGNMENT) * ALIGNMENT
 
 
-def _flatbuffer(root: Options, n_data: int) -> bytearray:
+def encode_tables(root: Options, n_data: int = 0) -> bytearray:
+    """Write a tree of tables whose root is a ``Model``.
+
+    Parameters
+    ----------
+    root
+        The tables.
+    n_data
+        Bytes of all constants in it, so that memory is asked for only once.
+
+    Raises
+    ------
+    ModelError
+        A field is unknown or a value does not fit its type.
+    """
     from flatbuffers import Builder
 
     # Growing would double the memory; untouched pages of a generous start cost nothing.
@@ -134,7 +148,7 @@ class _TableWriter:
         """Write a table after everything it refers to; return its offset from the end."""
         if options.table.startswith(UNKNOWN_PREFIX):
             raise ModelError(
-                f"{options.table[1:]} is not in the schema known here, so it can not be written without loss"
+                f"{options.table[1:]} is newer than the schema known here: it can not be written"
             )
         table = schema().tables[options.table]
         known = {field.name: field for field in table.fields}
@@ -142,7 +156,9 @@ class _TableWriter:
         for name, value in options.fields.items():
             field = known.get(name)
             if field is None:
-                raise ModelError(f"{table.name}: field {name!r} is not in the schema known here")
+                raise ModelError(
+                    f"{table.name}: field {name.lstrip(UNKNOWN_PREFIX)!r} is newer than the schema known here"
+                )
             placed += self._field(table.name, field, value)
         # Largest first, so that little padding is needed.
         placed.sort(key=lambda entry: -_width(entry[1]))
@@ -160,9 +176,7 @@ class _TableWriter:
         try:
             raw = struct.pack("<" + form, value)
         except struct.error as error:
-            raise ModelError(
-                f"{table}: value {value!r} in slot {slot} does not fit {code}: {error}"
-            ) from None
+            raise ModelError(f"{table}: {value!r} in slot {slot} does not fit {code}: {error}") from None
         builder = self._builder
         builder.Prep(size, 0)
         builder.head -= size

@@ -33,7 +33,9 @@ class ModelRunner:
             path = self._folder / f"model_{self._n}.tflite"
             path.write_bytes(model)
         inputs, outputs = self._folder / "in.npz", self._folder / "out.npz"
-        np.savez(inputs, **{f"{f}_{i}": array for f, frame in enumerate(frames) for i, array in enumerate(frame)})
+        np.savez(
+            inputs, **{f"{f}_{i}": array for f, frame in enumerate(frames) for i, array in enumerate(frame)}
+        )
         if self._child is None:
             self._child = Child(
                 "model_child",

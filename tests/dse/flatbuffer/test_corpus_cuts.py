@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
+import networkx
 import pytest
 from running import FLOAT_TOLERANCE, difference, moved
 
@@ -79,32 +81,30 @@ def check_positions(corpus, name, runner, n):
 def random_stages(graph, n_stages, seed):
     """Cut a random topological order: stages that are convex, but no prefixes of the file's order.
 
-    Layers of a group are taken together, as one node.
+    Layers of a group, and all that lie between them, are taken together as one node.
     """
     rng = random.Random(seed)
-    node = {layer.index: layer.index if layer.group is None else -1 - layer.group for layer in graph.layers}
-    members = {}
+    bound = networkx.DiGraph(graph.edges)
+    bound.add_nodes_from(layer.index for layer in graph.layers)
     for layer in graph.layers:
-        members.setdefault(node[layer.index], []).append(layer.index)
-    waits = {n: set() for n in members}
-    for producer, user in graph.edges:
-        if node[producer] != node[user]:
-            waits[node[user]].add(node[producer])
-    order, ready = [], sorted(n for n in waits if not waits[n])
+        if layer.group is not None:
+            first = next(other.index for other in graph.layers if other.group == layer.group)
+            bound.add_edges_from([(first, layer.index), (layer.index, first)])
+    nodes = networkx.condensation(bound)
+    waits = {node: set(nodes.predecessors(node)) for node in nodes}
+    order, ready = [], sorted(node for node in waits if not waits[node])
     while ready:
         taken = ready.pop(rng.randrange(len(ready)))
         order.append(taken)
-        for n, needed in waits.items():
-            if taken in needed:
-                needed.discard(taken)
-                if not needed:
-                    ready.append(n)
-    if len(order) < len(members):
-        return None  # a group that can not be one node: some layer lies between its members
+        for node in sorted(nodes.successors(taken)):
+            waits[node].discard(taken)
+            if not waits[node]:
+                ready.append(node)
     if len(order) < n_stages:
         return None
     borders = [0, *sorted(rng.sample(range(1, len(order)), n_stages - 1)), len(order)]
-    return [[m for n in order[a:b] for m in members[n]] for a, b in zip(borders, borders[1:])]
+    members = nodes.nodes(data="members")
+    return [[layer for node in order[a:b] for layer in members[node]] for a, b in pairwise(borders)]
 
 
 def check_random(corpus, name, runner, seeds):
@@ -150,7 +150,9 @@ def test_a_model_that_the_runtime_lacks_operators_for_is_cut_all_the_same(corpus
         for stage in pieces.stages:
             part = build_graph(model_from_bytes(stage.data))
             assert len(part.layers) == len(stage.layers)
-            custom = {layer.op.removeprefix("CUSTOM:") for layer in part.layers if layer.op.startswith("CUSTOM")}
+            custom = {
+                layer.op.removeprefix("CUSTOM:") for layer in part.layers if layer.op.startswith("CUSTOM")
+            }
             try:
                 runner.run(stage.data, make_frames(part, 1, 1))
                 assert not custom

@@ -71,7 +71,9 @@ def test_content_agrees_with_the_index(path, index):
     assert names == json.loads(row["op_histogram"])
     assert sum(t.is_variable for t in model.subgraphs[0].tensors) == int(row["variable_tensors"])
     assert sum(buffer.external for buffer in model.buffers) == int(row["external_buffers"])
-    assert sum(t.sparsity is not None for sg in model.subgraphs for t in sg.tensors) == int(row["sparse_tensors"])
+    assert sum(t.sparsity is not None for sg in model.subgraphs for t in sg.tensors) == int(
+        row["sparse_tensors"]
+    )
     signatures = [
         [s.signature_key, s.subgraph_index, len(s.inputs), len(s.outputs)] for s in model.signature_defs
     ]
@@ -99,7 +101,10 @@ def test_graph_covers_the_model(path, index):
         assert all(order.get(tensor, -1) < layer.index for tensor in layer.inputs)
     inputs = json.loads(row["inputs"])
     if inputs is not None:
-        got = [[graph.tensors[i].name, list(graph.tensors[i].shape), graph.tensors[i].dtype] for i in graph.inputs]
+        got = [
+            [graph.tensors[i].name, list(graph.tensors[i].shape), graph.tensors[i].dtype]
+            for i in graph.inputs
+        ]
         assert got == inputs
         outputs = json.loads(row["outputs"])
         assert [list(graph.tensors[i].shape) for i in graph.outputs] == [entry[1] for entry in outputs]
