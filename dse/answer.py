@@ -26,7 +26,7 @@ def choose(plans: Sequence[PlanResult]) -> int:
     return max(measured or feasible, key=lambda number: score(plans[number]))
 
 
-def explain(plans: Sequence[PlanResult], winner: int, platform: Platform) -> str:
+def explain(plans: Sequence[PlanResult], winner: int, platform: Platform, *, pinned: bool = False) -> str:
     """Say in a few sentences why the answer won, with the numbers."""
     best = plans[winner]
     shape = describe(best)
@@ -39,7 +39,8 @@ def explain(plans: Sequence[PlanResult], winner: int, platform: Platform) -> str
     if rival is not None and score(rival) > 0:
         gain = score(best) / score(rival) - 1
         text += f", {gain:+.1%} against {rival.name!r}"
-    return f"{text}. {_cause(best, platform)}"
+    cause = "It is the best that the pins allow." if pinned else _cause(best, platform)
+    return f"{text}. {cause}"
 
 
 def describe(plan: PlanResult) -> str:

@@ -243,7 +243,7 @@ def conclude(
         proof=proof,
         plans=tuple(plans),
         winner=winner,
-        reason=explain(plans, winner, subject.platform),
+        reason=explain(plans, winner, subject.platform, pinned=bool(subject.experiment.pins)),
         warnings=(*warnings, *disagreements(plans, winner)),
         output_check=check,
     )
