@@ -1,5 +1,7 @@
 """Pure optimisation: mapping a layer graph onto the cores of a chip.
 
 Knows nothing of models, files or machines.  See ``solvers.problem`` for the input,
-``solvers.mapping`` for the output and ``solvers.evaluate`` for what is optimised.
+``solvers.mapping`` for the output, ``solvers.evaluate`` for what is optimised and
+``solvers.registry.solve`` for how.  OR-Tools is imported inside functions of ``solvers.bounds``
+(three and more clusters) only; every other module needs numpy and networkx.
 """

@@ -12,9 +12,9 @@ sum of beta_c * n_c = 1 and the value
     f(beta) = sum over b of min over r of (sum over c of beta_c * cores[r, c]) * cost[b, r],
 
 and *every* such beta gives a valid bound (weak duality), so rounding in the search for the best
-beta can not make the answer wrong.  f is concave and cheap, so no solver of linear programmes is
-needed: one cluster has one beta, two are a line search, more are searched line by line and improved
-by cutting planes.
+beta can not make the answer wrong.  f is concave and cheap: one cluster has one beta, two are a line
+search, more are Kelley's cutting planes (J. SIAM 8, 1960), whose small master programmes GLOP of
+OR-Tools solves; it is loaded only then.
 """
 
 from __future__ import annotations
@@ -97,20 +97,11 @@ def relaxation_ns(cost: FloatArray, cores: np.ndarray, sizes: np.ndarray) -> flo
     n_clusters = len(sizes)
     best = np.full(n_clusters, 1 / (n_clusters * sizes))
     value = _dual(best, cost, cores)
-    for corner in range(n_clusters):
-        beta = np.zeros(n_clusters)
-        beta[corner] = 1 / sizes[corner]
-        best, value = _line_search(best, value, beta, cost, cores)
-    for _ in range(20 if n_clusters > 2 else 0):
-        before = value
-        for corner in range(n_clusters):
-            beta = np.zeros(n_clusters)
-            beta[corner] = 1 / sizes[corner]
-            best, value = _line_search(best, value, beta, cost, cores)
-        towards = _ascent_point(best, cost, cores, sizes)
-        best, value = _line_search(best, value, towards, cost, cores)
-        if value <= before * (1 + 1e-9):
-            break
+    if n_clusters == 2:
+        for corner in np.diag(1 / sizes):
+            best, value = _line_search(best, value, corner, cost, cores)
+    elif n_clusters > 2:
+        value = max(value, _cutting_planes(cost, cores, sizes, best))
     return value
 
 
@@ -158,19 +149,25 @@ def _line_search(
     return start, value
 
 
-def _ascent_point(beta: FloatArray, cost: FloatArray, cores: np.ndarray, sizes: FloatArray) -> FloatArray:
-    """Move along the projected supergradient to the edge of the simplex of prices."""
-    price = cores @ beta
-    charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
-    chosen = charged.argmin(axis=1)
-    gradient = (cost[np.arange(len(cost)), chosen][:, None] * cores[chosen]).sum(axis=0)
-    scaled = gradient / sizes  # in terms of gamma_c = beta_c * n_c, which sum to 1
-    direction = scaled - scaled.mean()
-    gamma = beta * sizes
-    shrinking = direction < 0
-    if not shrinking.any() or not (gamma[shrinking] > 0).any():
-        return beta
-    reach = float((gamma[shrinking] / -direction[shrinking]).min())
-    moved = np.maximum(gamma + reach * direction, 0)
-    point: FloatArray = moved / moved.sum() / sizes
-    return point
+def _cutting_planes(cost: FloatArray, cores: np.ndarray, sizes: FloatArray, start: FloatArray) -> float:
+    """Maximise the dual for three and more clusters; returns the value at the best prices met."""
+    from ortools.linear_solver import pywraplp
+
+    master = pywraplp.Solver.CreateSolver("GLOP")
+    prices = [master.NumVar(0, 1 / float(size), "") for size in sizes]
+    top = master.NumVar(0, master.infinity(), "")
+    master.Add(sum(float(size) * price for size, price in zip(sizes, prices)) == 1)
+    master.Maximize(top)
+    beta, best = start, 0.0
+    for _ in range(200):
+        price = cores @ beta
+        charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
+        chosen = charged.argmin(axis=1)
+        best = max(best, float(charged[np.arange(len(cost)), chosen].sum()))
+        loads = (cost[np.arange(len(cost)), chosen][:, None] * cores[chosen]).sum(axis=0)
+        master.Add(top <= sum(float(load) * price for load, price in zip(loads, prices)))
+        if master.Solve() != pywraplp.Solver.OPTIMAL or top.solution_value() <= best * (1 + 1e-9):
+            break
+        beta = np.maximum([price.solution_value() for price in prices], 0)
+        beta = beta / float(beta @ sizes)
+    return best
