@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dse.answer import choose, disagreements, explain
-from dse.config import Experiment
-from dse.config import ModelFile as ModelPath
+from dse.config import Experiment, ModelPath
 from dse.costs import CostTable
 from dse.detection import detect_platform
 from dse.errors import InputError, PlatformError

@@ -8,7 +8,7 @@ from typing import Any
 
 import dse
 from dse import yaml_io
-from dse.config import Experiment, ModelFile, platform_data
+from dse.config import Experiment, ModelPath, platform_data
 from dse.files import write_json, write_text
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, write_mapping
@@ -24,7 +24,7 @@ RESULTS_VERSION = 1
 def write_inputs(folder: Path, experiment: Experiment, platform: Platform) -> None:
     """Write what was asked for: ``config.yaml`` (resolved) and ``platform.yaml``."""
     resolved = experiment.resolved()
-    if isinstance(experiment.model, ModelFile):
+    if isinstance(experiment.model, ModelPath):
         # The folder may be read from anywhere.
         resolved["model"] = str(experiment.model.path.resolve())
     write_text(folder / "config.yaml", yaml_io.dump(resolved))

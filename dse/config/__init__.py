@@ -8,11 +8,8 @@ from dse.config.experiment import Experiment, ModelPath, ZooModel, platform_data
 from dse.config.loading import check_pins, experiment_for_model, json_schema, load_experiment, load_platform
 from dse.config.pins import Pin
 
-ModelFile = ModelPath
-
 __all__ = [
     "Experiment",
-    "ModelFile",
     "ModelPath",
     "Pin",
     "ZooModel",
