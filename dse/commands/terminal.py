@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import rich.progress
 
 PLAIN_LINE_EVERY_S = 15.0
+
+_BOLD = re.compile("(\033\\[[01]m)")
 
 
 class Terminal:
@@ -65,10 +68,12 @@ class Terminal:
 
 
 def printable(text: str) -> str:
-    """Replace control characters (except line breaks and our own bold), so names can not steer a terminal."""
-    kept = text.replace("\033[1m", "\0b").replace("\033[0m", "\0n")
-    clean = "".join(c if c in "\n\0" or c.isprintable() else "?" for c in kept)
-    return clean.replace("\0b", "\033[1m").replace("\0n", "\033[0m")
+    """Replace control characters, so that names can not steer a terminal; line breaks and our bold stay."""
+    parts = _BOLD.split(text)
+    return "".join(
+        part if _BOLD.fullmatch(part) else "".join(c if c == "\n" or c.isprintable() else "?" for c in part)
+        for part in parts
+    )
 
 
 class _PlainTask:

@@ -79,12 +79,14 @@ def labels(result: RunResult) -> tuple[str, ...]:
 
 
 def refusal(plan: PlanResult) -> str:
-    """Say what a plan breaks: the first fault, and how many more there are."""
-    faults = plan.predicted.violations
-    if not faults:
-        return ""
-    more = len(faults) - 1
-    return faults[0] + (f" (and {more} more fault{'s' if more > 1 else ''})" if more else "")
+    """Say which of the user's limits and pins a plan breaks, else nothing."""
+    pins = [fault for fault in plan.predicted.violations if fault.startswith("pin:")]
+    others = [fault for fault in plan.predicted.violations if fault not in pins]
+    parts = ["does not keep to the pins"] if pins else []
+    parts += others[:1]
+    if len(others) > 1:
+        parts.append(f"{len(others) - 1} more")
+    return "; ".join(parts)
 
 
 def price_of_wishes(result: RunResult) -> str:

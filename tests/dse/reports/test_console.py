@@ -68,7 +68,7 @@ def test_what_matters_is_said(result_of):
 
 def test_refused_plans_and_the_price_of_wishes(result_of):
     result = result_of()
-    faults = ("memory: too much (5 B, limit 3 B)", "pin: x", "pin: y")
+    faults = ("pin: x", "memory: too much (5 B, limit 3 B)", "pin: y", "latency: too long")
     faster = replace(
         result.plans[1],
         predicted=replace(result.plans[1].predicted, violations=faults),
@@ -77,8 +77,8 @@ def test_refused_plans_and_the_price_of_wishes(result_of):
     text = result_text(replace(result, plans=(result.plans[0], faster, *result.plans[2:])))
     flat = " ".join(text.split())
     assert "refused" in text
-    assert "1 plan breaks a limit or a pin, for example best mix of lanes: memory: too much" in flat
-    assert "(and 2 more faults)" in flat
+    assert "1 plan breaks a limit or a pin, for example best mix of lanes: does not keep to the pins;" in flat
+    assert "pins; memory: too much (5 B, limit 3 B); 1 more." in flat
     assert "without them best mix of lanes reaches 200 frames/s, +79 % above the winner" in flat
 
 
