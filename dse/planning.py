@@ -80,6 +80,12 @@ def _predicted(evaluation: Evaluation) -> Predicted:
     )
 
 
+def check_solver(name: str) -> None:
+    """Raise ``InputError`` when no solver has that name."""
+    if name not in SOLVERS and name != "auto":
+        raise InputError(f"unknown solver {name!r}: expected auto or one of {', '.join(sorted(SOLVERS))}")
+
+
 def find_plans(
     planner: Planner, solver: str, limits: Limits, n_candidates: int
 ) -> tuple[Proof, tuple[PlanResult, ...]]:
@@ -106,8 +112,7 @@ def find_plans(
         The solver's name is unknown.
     """
     problem = planner.problem
-    if solver not in SOLVERS and solver != "auto":
-        raise InputError(f"unknown solver {solver!r}: expected auto or one of {', '.join(sorted(SOLVERS))}")
+    check_solver(solver)
     solution = solve(problem, solver, limits)
     if solution.mapping is None or solution.evaluation is None:
         outcome = (
@@ -127,7 +132,8 @@ def find_plans(
     for known in baselines(problem, cluster_names, limits):
         plans.append(planner.plan(known.name, role_of(known), known.mapping))
     plans.append(planner.plan(BEST_NAME, "candidate", solution.mapping))
-    others = alternatives(problem, n_candidates + 1, limits)
+    # Some of the alternatives will turn out to be baselines.
+    others = alternatives(problem, n_candidates + len(plans), limits)
     plans += [planner.plan(f"{_NUMBERED}{n}", "candidate", mapping) for n, mapping in enumerate(others, 1)]
     return proof, merge(plans)
 
