@@ -17,7 +17,7 @@ from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.graph import LayerGraph
 from dse.measuring import Measurements, check_and_measure
-from dse.planning import Planner, find_plans, is_numbered
+from dse.planning import Planner, check_solver, find_plans, is_numbered
 from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins
 from dse.profiling.analytic import predict as predict_costs
@@ -118,7 +118,11 @@ def load(experiment: Experiment, work: Path) -> Subject:
                 f"measure.enabled is true, but platform {platform.name} has cores {missing} that this "
                 f"process may not use (affinity mask: {sorted(os.sched_getaffinity(0))})"
             )
-    return Subject(experiment, file, build_graph(file), platform)
+    graph = build_graph(file)
+    # Faults in wishes are told now, not after a minute of measuring.
+    check_solver(experiment.search.solver)
+    resolve_pins(graph, platform, experiment.pins)
+    return Subject(experiment, file, graph, platform)
 
 
 def find_costs(subject: Subject, progress: Progress) -> CostTable:

@@ -206,6 +206,22 @@ def test_json_is_the_only_thing_on_stdout(dse, experiment, tmp_path):
     assert "searching" in err
 
 
+def test_wishes_are_checked_before_anything_is_measured(dse, tiny, tmp_path, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr("dse.explore.find_costs", fail)
+    path = tmp_path / "x.yaml"
+    path.write_text(f"model: {tiny}\nsearch:\n  pins:\n    - {{layers: nonsense, on: 1 cpu}}\n")
+    code, _, err = dse("run", path, "-o", tmp_path / "runs")
+    assert code == 2
+    assert "x.yaml:4: search.pins[0]: layers 'nonsense'" in err
+    code, _, err = dse("run", "--model", tiny, "-o", tmp_path / "runs", "--set", "search.solver=magic")
+    assert code == 2
+    assert "unknown solver 'magic': expected auto or one of" in err
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_quiet_says_only_the_result(dse, experiment):
     code, out, err = dse("search", experiment, "--quiet")
     assert (code, err) == (0, "")
