@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+import numpy as np
+
+from solvers.errors import InfeasibleError
 from solvers.evaluate import ScoreKey, evaluate, score_key
 from solvers.lanes import LanePool
 from solvers.mapping import Lane, Mapping, Stage
@@ -98,12 +101,25 @@ def _mixes(problem: Problem, k: int, limits: Limits) -> Iterator[Mapping]:
 
 
 def _offers(problem: Problem, limits: Limits) -> list[_Offer]:
-    """Lanes for every core count and for at most 1, 2 and 3 stages; equal ones once."""
+    """Lanes for every core count, for few stages and for few threads a stage; equal ones once.
+
+    Where a whole model on several threads is predicted best for its cores, only a cap on threads
+    brings the pipelines to light that use the same cores.
+    """
     seen: dict[tuple[tuple[int, ...], int], _Offer] = {}
     cap = problem.max_stages
-    for stages in [n for n in (1, 2, 3) if cap is None or n < cap] + [cap]:
+    caps = [(n, None) for n in (1, 2, 3) if cap is None or n < cap] + [(cap, None), (cap, 1), (cap, 2)]
+    for stages, threads in caps:
         capped = replace(problem, max_stages=stages)
-        pool = LanePool(contract(capped), limits, n_orders=8)
+        if threads is not None:
+            few = np.array([slot.threads <= threads for slot in problem.slots])
+            if few.all() or not (problem.supported & few).any(axis=1).all():
+                continue
+            capped = replace(capped, supported=problem.supported & few)
+        try:
+            pool = LanePool(contract(capped), limits, n_orders=8)
+        except InfeasibleError:  # a pin wants more threads than this cap allows
+            continue
         for use in product(*(range(size + 1) for size in problem.cluster_sizes)):
             period = pool.value_ns(use)
             if period < NEVER:
