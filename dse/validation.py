@@ -116,7 +116,9 @@ class OutputCheck:
         return text
 
 
-def check_outputs(whole_model: Path, plan: PipelinePlan, frames: Sequence[Frame]) -> OutputCheck:
+def check_outputs(
+    whole_model: Path, plan: PipelinePlan, frames: Sequence[Frame], *, engine: str = "auto"
+) -> OutputCheck:
     """Compare the stages of a plan with the whole model, several frames in a row.
 
     Every lane that differs from the others is run as a real pipeline; where this machine lacks the
@@ -130,6 +132,9 @@ def check_outputs(whole_model: Path, plan: PipelinePlan, frames: Sequence[Frame]
         The stages.
     frames
         Inputs, in order; see ``moving_frames``.
+    engine
+        How the stages run (see ``Pipeline``); the whole model runs in the interpreter, so this
+        checks the engine as well.
 
     Raises
     ------
@@ -149,8 +154,8 @@ def check_outputs(whole_model: Path, plan: PipelinePlan, frames: Sequence[Frame]
         alone = replace(plan, lanes=(lane if here else _on_one_core(lane, min(available)),))
         threads = max(stage.threads for stage in alone.lanes[0].stages)
         if threads not in expected:
-            expected[threads] = _run(_whole(whole_model, alone, threads), frames)
-        check = compare(alone, expected[threads], _run(alone, frames))
+            expected[threads] = _run(_whole(whole_model, alone, threads), frames, "interpreter")
+        check = compare(alone, expected[threads], _run(alone, frames, engine))
         for output in check.outputs:
             if not output.ok:
                 raise MismatchError(
@@ -219,7 +224,7 @@ def moving_frames(
         tries.append(("held", max(n, _MANY)))
     for style, count in tries:
         frames = make_frames(graph, count, seed, style=style)
-        outputs = _run(_whole(whole_model, plan, 1), frames)
+        outputs = _run(_whole(whole_model, plan, 1), frames, "interpreter")
         if compare(plan, outputs, outputs).outputs_moved:
             return frames, True
         candidates.append(frames)
@@ -288,8 +293,8 @@ def prediction_error(predicted: Evaluation, measured: PlanMeasurement) -> Predic
     )
 
 
-def _run(plan: PipelinePlan, frames: Sequence[Frame]) -> list[tuple[Array, ...]]:
-    with Pipeline(plan, frames) as pipeline:
+def _run(plan: PipelinePlan, frames: Sequence[Frame], engine: str) -> list[tuple[Array, ...]]:
+    with Pipeline(plan, frames, engine=engine) as pipeline:
         return pipeline.collect(len(frames))[0]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,13 +13,18 @@ from dse.errors import InputError, RuntimeRefusedError
 from dse.pipeline.plan import Port, StagePlan
 
 Array = npt.NDArray[Any]
+_ALIGNMENT = 64
 
 
 class Engine(Protocol):
     """What the runner needs of a stage; every method is called from the stage's own thread.
 
-    A slot is memory for one frame's values of one tensor, made by ``make_slot``.
+    A slot is memory for one frame's values of one tensor, made by ``make_slot``; there are few of
+    them and they stay, so an engine may remember what it knows of each.
     """
+
+    kind: str
+    """Name for people."""
 
     holds_inputs: bool
     """Whether input slots are read until ``compute`` returns (else only until ``receive`` does)."""
@@ -26,14 +32,14 @@ class Engine(Protocol):
     def receive(self, inputs: Sequence[Array]) -> None:
         """Take a frame's inputs."""
 
-    def compute(self) -> None:
-        """Run the stage."""
+    def compute(self, outputs: Sequence[Array]) -> None:
+        """Run the stage; may write the outputs already."""
 
     def send(self, outputs: Sequence[Array]) -> None:
-        """Put the outputs where their users find them."""
+        """Put the outputs into their slots, where they are not yet there."""
 
-    def reset(self) -> None:
-        """Forget state between frames (variable tensors)."""
+
+EngineFactory = Callable[[StagePlan], Engine]
 
 
 class InterpreterEngine:
@@ -52,6 +58,7 @@ class InterpreterEngine:
         The file's inputs or outputs differ from the plan's ports.
     """
 
+    kind = "interpreter"
     holds_inputs = False
 
     def __init__(self, plan: StagePlan) -> None:
@@ -77,7 +84,7 @@ class InterpreterEngine:
         for index, values in zip(self._inputs, inputs):
             self._interpreter.set_tensor(index, values)
 
-    def compute(self) -> None:
+    def compute(self, outputs: Sequence[Array]) -> None:
         """Run the stage; other threads run meanwhile."""
         self._interpreter.invoke()
 
@@ -92,14 +99,110 @@ class InterpreterEngine:
                 )
             np.copyto(slot, values)
 
-    def reset(self) -> None:
-        """Zero the variable tensors."""
-        self._interpreter.reset_all_variables()
+
+class CompiledEngine:
+    """A stage compiled through the runtime's C API: reads and writes the slots without copies.
+
+    Parameters
+    ----------
+    plan
+        The stage; its file is loaded here, with the affinity of the calling thread.
+
+    Raises
+    ------
+    RuntimeRefusedError
+        The C API is not there, refuses the model (variable tensors) or sees other ports.
+    """
+
+    kind = "compiled"
+    holds_inputs = True
+
+    def __init__(self, plan: StagePlan) -> None:
+        from dse.devices.litert_c import CompiledModel, find_ports
+
+        self._plan = plan
+        self._model = CompiledModel(plan.model_path, plan.threads)
+        self._in_places = find_ports(_wanted(plan.inputs), self._model.inputs, f"{plan.name}, inputs")
+        self._out_places = find_ports(_wanted(plan.outputs), self._model.outputs, f"{plan.name}, outputs")
+        self._ins = self._model.handles(len(plan.inputs))
+        self._outs = self._model.handles(len(plan.outputs))
+        self._known: dict[tuple[str, int, int], int] = {}
+
+    def receive(self, inputs: Sequence[Array]) -> None:
+        """Point the model's inputs at the slots."""
+        for place, slot in zip(self._in_places, inputs):
+            self._ins[place] = self._handle("Input", place, slot)
+
+    def compute(self, outputs: Sequence[Array]) -> None:
+        """Run the stage, writing into the slots; other threads run meanwhile."""
+        for place, slot in zip(self._out_places, outputs):
+            self._outs[place] = self._handle("Output", place, slot)
+        self._model.run(self._ins, self._outs)
+
+    def send(self, outputs: Sequence[Array]) -> None:
+        """Do nothing: the outputs are where they belong."""
+
+    def _handle(self, side: str, place: int, slot: Array) -> int:
+        # Slots live as long as the lane, so their identity tells them apart.
+        key = (side, place, id(slot))
+        if key not in self._known:
+            self._known[key] = self._model.wrap(side, place, slot.ctypes.data, _padded(slot.nbytes))
+        return self._known[key]
+
+
+def best_engine(plan: StagePlan) -> Engine:
+    """Build the compiled engine, or the interpreter where the C API refuses the stage.
+
+    What made it fall back goes to standard error, the lane's log.
+    """
+    try:
+        return CompiledEngine(plan)
+    except RuntimeRefusedError as error:
+        sys.stderr.write(f"{plan.name} runs in the interpreter: {error}\n")
+        return InterpreterEngine(plan)
+
+
+ENGINES: dict[str, EngineFactory] = {
+    "auto": best_engine,
+    "compiled": CompiledEngine,
+    "interpreter": InterpreterEngine,
+}
+"""Ways to run a stage, by name."""
 
 
 def make_slot(port: Port) -> Array:
-    """Return memory for one frame of a tensor."""
-    return np.zeros(port.shape, numpy_type(port))
+    """Return zeroed memory for one frame of a tensor, aligned and padded as the runtime wants it.
+
+    Raises
+    ------
+    InputError
+        Type, shape and size of the port contradict each other.
+    """
+    kind = numpy_type(port)
+    n_bytes = int(np.prod(port.shape, dtype=np.int64)) * kind.itemsize
+    if n_bytes != port.n_bytes:
+        raise InputError(
+            f"tensor {port.name!r}: {port.dtype}{port.shape} takes {n_bytes} bytes, "
+            f"but the plan hands over {port.n_bytes}"
+        )
+    raw = np.zeros(_padded(n_bytes) + _ALIGNMENT, np.uint8)
+    begin = -raw.ctypes.data % _ALIGNMENT
+    return raw[begin : begin + n_bytes].view(kind).reshape(port.shape)
+
+
+def fill_slot(port: Port, values: Array) -> Array:
+    """Return a slot that holds some values."""
+    slot = make_slot(port)
+    slot[...] = values
+    return slot
+
+
+def _padded(n_bytes: int) -> int:
+    return max(1, -(-n_bytes // _ALIGNMENT)) * _ALIGNMENT
+
+
+def _wanted(ports: Sequence[Port]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(port.name, port.dtype, port.shape) for port in ports]
 
 
 def numpy_type(port: Port) -> np.dtype[Any]:
@@ -128,11 +231,9 @@ def _check_ports(
     for number, (port, detail) in enumerate(zip(ports, details)):
         shape = tuple(int(size) for size in detail["shape"])
         kind = np.dtype(detail["dtype"])
-        n_bytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         for what, wanted, got in (
             ("type", numpy_type(port), kind),
             ("shape", port.shape, shape),
-            ("size in bytes", port.n_bytes, n_bytes),
         ):
             if wanted != got:
                 raise InputError(

@@ -3,7 +3,8 @@
 Requests, all answered with one object; a failure that has a name of its own in the parent comes as
 ``{"failed": {"kind", "message"}}``:
 
-``build``    ``plan`` (JSON form), ``lane``, ``frames`` (.npz), ``status`` (shared file), ``queue_depth``
+``build``    ``plan`` (JSON form), ``lane``, ``frames`` (.npz), ``status`` (shared file), ``queue_depth``,
+             ``engine``
 ``collect``  ``n_frames``, ``path``: outputs of the first frames as .npz
 ``run``      ``n_frames`` and/or ``seconds``, ``in_flight``, ``start_ns``, ``path``: time stamps as .npy
 ``affinity`` read all masks back
@@ -23,7 +24,7 @@ import numpy as np
 from dse.devices.serving import serve
 from dse.errors import AffinityError, DeviceError, DseError, InputError, RuntimeRefusedError
 from dse.pipeline.affinity import ThreadRecord
-from dse.pipeline.engine import Array
+from dse.pipeline.engine import ENGINES, Array
 from dse.pipeline.plan import PipelinePlan
 from dse.pipeline.runner import N_TIMES, LaneRunner, StageFailedError
 
@@ -58,9 +59,11 @@ class _Lane:
             plan.outputs,
             load_frames(Path(request["frames"])),
             queue_depth=int(request["queue_depth"]),
+            engine=ENGINES[request["engine"]],
             status=_status(Path(request["status"]), len(lane.stages)),
         )
         return {
+            "engines": [node.engine.kind for node in self._runner.nodes],
             "first_invoke_ns": list(self._runner.first_invoke_ns),
             "threads": _threads(self._runner.affinity),
             "before": before,

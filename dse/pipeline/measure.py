@@ -49,6 +49,8 @@ class MeasureOptions:
         Of the order of the runs.
     queue_depth
         Frames that may wait in front of a stage.
+    engine
+        How stages run, see ``Pipeline``.
     """
 
     repeats: int = 3
@@ -58,6 +60,7 @@ class MeasureOptions:
     extra_repeats: int = 0
     seed: int = 0
     queue_depth: int = 2
+    engine: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class PlanMeasurement:
         Sum over the lanes of the peak of what the model added to an empty process.
     process_bytes
         Sum over the lanes of the whole process's peak.
+    engines
+        How each stage of each lane ran: ``compiled`` or ``interpreter``.
     threads
         Masks read back from every thread after the last repeat, per lane.
     """
@@ -124,6 +129,7 @@ class PlanMeasurement:
     empty: tuple[LaneTimes, ...]
     memory_bytes: int
     process_bytes: int
+    engines: tuple[tuple[str, ...], ...]
     threads: tuple[tuple[ThreadRecord, ...], ...]
 
     @property
@@ -278,7 +284,9 @@ class _Residents:
         """Return the plan's pipeline, built if need be; ``stack`` ends it if it does not stay."""
         if plan.name in self._resident:
             return self._resident[plan.name]
-        pipeline = Pipeline(plan, self._frames, queue_depth=self._options.queue_depth)
+        pipeline = Pipeline(
+            plan, self._frames, queue_depth=self._options.queue_depth, engine=self._options.engine
+        )
         pipeline.__enter__()
         stack.callback(pipeline.close)
         size = sum(lane.peak_rss_bytes for lane in pipeline.memory)
@@ -307,6 +315,7 @@ def _measure_once(
             empty,
             sum(lane.peak_rss_bytes - lane.empty_rss_bytes for lane in memory),
             sum(lane.peak_rss_bytes for lane in memory),
+            pipeline.engines,
             tuple(run.threads for run in repeat.runs),
         )
     return done if before is None else replace(done, repeats=(*before.repeats, repeat))

@@ -22,10 +22,9 @@ from typing import Any
 
 from dse.errors import AffinityError, DeviceError, DseError
 from dse.pipeline.affinity import ThreadRecord, read_back, thread_ids
-from dse.pipeline.engine import Array, Engine, InterpreterEngine, make_slot
+from dse.pipeline.engine import Array, Engine, EngineFactory, InterpreterEngine, fill_slot, make_slot
 from dse.pipeline.plan import LanePlan, Port, StagePlan, final_stages
 
-EngineFactory = Callable[[StagePlan], Engine]
 N_TIMES = 4
 """Time stamps of a stage and frame: receive starts, compute starts, compute ends, send ends."""
 
@@ -40,8 +39,8 @@ class StageFailedError(DseError):
 class Source:
     """The model's inputs: prepared frames in a ring; ``done`` counts those that may be used."""
 
-    def __init__(self, frames: Sequence[Sequence[Array]]) -> None:
-        self.slots = [tuple(frame) for frame in frames]
+    def __init__(self, ports: Sequence[Port], frames: Sequence[Sequence[Array]]) -> None:
+        self.slots = [tuple(fill_slot(*pair) for pair in zip(ports, frame)) for frame in frames]
         self.done = 0
 
 
@@ -186,7 +185,7 @@ class LaneRunner:
         self._outputs = tuple(outputs)
         self._status = status
         self._threads: dict[int, tuple[str, str, tuple[int, ...]]] = {}
-        self._source = Source(frames)
+        self._source = Source(inputs, frames)
         self._sink = Sink()
         self.nodes = tuple(
             StageNode(number, stage, _ring_length(plan, outputs, number, queue_depth))
@@ -218,12 +217,6 @@ class LaneRunner:
         """End the threads (a lane's process just ends)."""
         for unit in self.units:
             unit.close()
-
-    def reset(self) -> None:
-        """Zero the variable tensors of every stage."""
-        for unit in self.units:
-            for node in unit.stages:
-                unit.submit(node.engine.reset).result()
 
     def collect(self, n_frames: int) -> list[tuple[Array, ...]]:
         """Run some frames through the full pipeline and return their outputs, in order."""
@@ -429,6 +422,7 @@ class LaneRunner:
         if status is not None:
             status[2 * node.index] = frame + 1
         engine = node.engine
+        outputs = node.slots[frame % node.n_slots]
         received = clock()
         engine.receive([slots[frame % length][position] for slots, length, position in node.feeds])
         if not engine.holds_inputs:
@@ -436,9 +430,9 @@ class LaneRunner:
             for unit in node.wakes_on_take:
                 unit.wake()
         computing = clock()
-        engine.compute()
+        engine.compute(outputs)
         computed = clock()
-        engine.send(node.slots[frame % node.n_slots])
+        engine.send(outputs)
         sent = clock()
         node.taken = node.done = frame + 1
         if engine.holds_inputs:
@@ -512,7 +506,7 @@ def _first(node: StageNode) -> Callable[[], int]:
         try:
             node.engine.receive(inputs)
             begin = time.monotonic_ns()
-            node.engine.compute()
+            node.engine.compute(node.slots[0])
             end = time.monotonic_ns()
             node.engine.send(node.slots[0])
         except Exception as error:

@@ -72,6 +72,9 @@ class Pipeline:
         Prepared frames: per frame one array per input of the model.
     queue_depth
         Frames that may wait in front of a stage.
+    engine
+        How stages run: ``compiled`` (the runtime's C API, no copies), ``interpreter``, or ``auto``
+        (compiled, and the interpreter for stages that the C API refuses).
     stall_s
         A lane in which nothing moves for this long (and for ten times its slowest stage) is stuck.
 
@@ -89,11 +92,13 @@ class Pipeline:
         frames: Sequence[Sequence[Array]],
         *,
         queue_depth: int = 2,
+        engine: str = "auto",
         stall_s: float = STALL_S,
     ) -> None:
         self.plan = plan
         self._frames = [tuple(frame) for frame in frames]
         self._queue_depth = queue_depth
+        self._engine = engine
         self._stall_s = stall_s
         self._children: list[Child] = []
         self._status: list[memoryview] = []
@@ -102,6 +107,7 @@ class Pipeline:
         self.slowest_ns = 0
         self.threads: tuple[tuple[ThreadRecord, ...], ...] = ()
         self.memory: tuple[LaneMemory, ...] = ()
+        self.engines: tuple[tuple[str, ...], ...] = ()
 
     def __enter__(self) -> Pipeline:
         available = os.sched_getaffinity(0)
@@ -233,7 +239,7 @@ class Pipeline:
     def _build(self) -> None:
         frames = self._path("frames.npz")
         save_frames(frames, self._frames)
-        threads, memory = [], []
+        threads, memory, engines = [], [], []
         for lane, stages in enumerate(self.plan.lanes):
             status = self._path(f"status-{lane}")
             status.write_bytes(bytes(16 * len(stages.stages)))
@@ -250,13 +256,15 @@ class Pipeline:
                 "frames": str(frames),
                 "status": str(status),
                 "queue_depth": self._queue_depth,
+                "engine": self._engine,
             }
             answer = self._ask([None] * lane + [request], BUILD_TIMEOUT_S, "building the stages")[lane]
             self.slowest_ns = max(self.slowest_ns, *answer["first_invoke_ns"])
             self._memory_before.append(int(answer["before"]["rss_bytes"]))
             threads.append(read_threads(answer["threads"]))
+            engines.append(tuple(str(kind) for kind in answer["engines"]))
             memory.append(self._lane_memory(lane, answer))
-        self.threads, self.memory = tuple(threads), tuple(memory)
+        self.threads, self.memory, self.engines = tuple(threads), tuple(memory), tuple(engines)
 
     def _lane_memory(self, lane: int, answer: Mapping[str, Any]) -> LaneMemory:
         return LaneMemory(int(answer["peak_rss_bytes"]), int(answer["pss_bytes"]), self._memory_before[lane])

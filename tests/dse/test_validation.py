@@ -185,7 +185,7 @@ def measured(busy: list[list[int]], rates: list[float]) -> PlanMeasurement:
         Repeat((replace(lanes[0], throughput_hz=rate), *lanes[1:]), snapshot(()), Drift(0, 0, ()), (0, 1), ())
         for rate in rates
     )
-    return PlanMeasurement("p", repeats, lanes, 1000, 2000, ())
+    return PlanMeasurement("p", repeats, lanes, 1000, 2000, (), ())
 
 
 def test_prediction_is_compared_stage_by_stage():

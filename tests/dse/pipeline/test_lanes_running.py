@@ -22,7 +22,10 @@ from dse.errors import (
 )
 from dse.flatbuffer import records
 from dse.flatbuffer.encode import encode
-from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan
+from dse.flatbuffer.layers import build_graph
+from dse.flatbuffer.reader import read_model
+from dse.inputs import make_frames
+from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, whole_model_plan
 from dse.pipeline.supervise import Pipeline
 
 N_FRAMES = 997  # prime: a ring that is off by one can not line up with it
@@ -35,10 +38,12 @@ def check(tiny, outputs, frames) -> None:
         )
 
 
+@pytest.mark.parametrize("engine", ["compiled", "interpreter"])
 @pytest.mark.parametrize("places", [(0, 0, 0), (0, 1, 0), (0, 1, 1), (1, 0, 1)])
-def test_frames_keep_their_order_and_none_is_lost(tiny, cores, places):
+def test_frames_keep_their_order_and_none_is_lost(tiny, cores, places, engine):
     frames = tiny.frames(N_FRAMES)
-    with Pipeline(tiny.chain(*(cores[place] for place in places)), frames) as pipeline:
+    with Pipeline(tiny.chain(*(cores[place] for place in places)), frames, engine=engine) as pipeline:
+        assert pipeline.engines == ((engine,) * 3,)
         (outputs,) = pipeline.collect(4000)
     assert len(outputs) == 4000
     check(tiny, outputs, frames)
@@ -166,7 +171,7 @@ def _with_output(plan: PipelinePlan, wrong: Port) -> PipelinePlan:
     [
         ({"dtype": "int32"}, "has type float32 in the file, but the plan hands over int32"),
         ({"shape": (2, 4)}, r"has shape \(1, 8\) in the file, but the plan hands over \(2, 4\)"),
-        ({"n_bytes": 400}, "has size in bytes 32 in the file, but the plan hands over 400"),
+        ({"n_bytes": 400}, r"float32\(1, 8\) takes 32 bytes, but the plan hands over 400"),
         ({"name": "z"}, "is called 'y' in the file, 'z' in the plan"),
         ({"dtype": "string"}, "type string can not be handed"),
     ],
@@ -218,3 +223,27 @@ def test_a_stage_that_fails_on_a_frame_ends_the_run_and_is_named(tmp_path, cores
             DeviceError, match=r"lane 0 of plan 'lookups': lookup failed on frame 2: .*[Gg]ather"
         ):
             pipeline.run(n_frames=100)
+
+
+def test_a_stage_that_the_c_api_refuses_runs_in_the_interpreter(corpus, cores):
+    """Variable tensors (the state of an LSTM) are not supported by the C API."""
+    graph = build_graph(read_model(corpus / "models" / "y_lstm_fused.tflite"))
+    plan = whole_model_plan("lstm", graph, corpus / "models" / "y_lstm_fused.tflite", "cpu", [(cores[0],)])
+    frames = make_frames(graph, 3, 0)
+    with Pipeline(plan, frames) as pipeline:
+        assert pipeline.engines == (("interpreter",),)
+        assert len(pipeline.collect(3)[0]) == 3
+    with pytest.raises(RuntimeRefusedError, match=r"plan 'lstm'.*the runtime failed"):
+        Pipeline(plan, frames, engine="compiled").__enter__()
+
+
+def test_both_engines_give_the_same_outputs(tiny, cores):
+    frames = tiny.frames(7)
+    plan = tiny.chain(cores[0], cores[1], cores[0])
+    with Pipeline(plan, frames) as pipeline:
+        assert pipeline.engines == (("compiled",) * 3,)
+        (compiled,) = pipeline.collect(40)
+    with Pipeline(plan, frames, engine="interpreter") as pipeline:
+        (interpreted,) = pipeline.collect(40)
+    np.testing.assert_array_equal(compiled, interpreted)
+    check(tiny, compiled, frames)

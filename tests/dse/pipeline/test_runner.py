@@ -27,6 +27,7 @@ class Arithmetic:
     """Output k of a stage is 1 + k + sum of (position + 2) * input: every mistake shows."""
 
     def __init__(self, plan: StagePlan, holds: bool = False, fail_on: int = 0, jitter: float = 0.0) -> None:
+        self.kind = "arithmetic"
         self.holds_inputs = holds
         self._plan = plan
         self._fail_on = fail_on
@@ -39,7 +40,7 @@ class Arithmetic:
         # An engine that holds its inputs reads them late, one that does not copies them.
         self._inputs = list(inputs) if self.holds_inputs else [values.copy() for values in inputs]
 
-    def compute(self) -> None:
+    def compute(self, outputs) -> None:
         self._calls += 1
         if self._calls == self._fail_on:
             raise RuntimeError("out of luck")
@@ -50,9 +51,6 @@ class Arithmetic:
     def send(self, outputs) -> None:
         for number, slot in enumerate(outputs):
             slot[0] = 1 + number + self._result
-
-    def reset(self) -> None:
-        self._calls = 0
 
 
 def reference(lane: LanePlan, outputs: list[Port], value: int) -> list[int]:
@@ -212,10 +210,10 @@ def test_a_worker_that_starts_late_on_the_wrong_core_is_found():
     class StartsLate(Arithmetic):
         stop = None
 
-        def compute(self) -> None:
+        def compute(self, outputs) -> None:
             import threading
 
-            super().compute()
+            super().compute(outputs)
             if self._calls == 5:
                 StartsLate.stop = threading.Event()
                 mine = threading.get_native_id()
