@@ -19,6 +19,7 @@ __all__ = [
     "StageTensor",
     "check_cut",
     "extract",
+    "group_members",
     "live_tensors",
     "manifest",
     "possible_cuts",
@@ -35,7 +36,9 @@ COMPILED_OPERATORS = {
 _N_NEAREST = 2
 
 
-def extract(file: ModelFile, graph: LayerGraph, layers: Sequence[int], *, name: str = "") -> StageModel:
+def extract(
+    file: ModelFile, graph: LayerGraph, layers: Sequence[int], *, name: str = "", also: Sequence[int] = ()
+) -> StageModel:
     """Make a model of some layers, with everything they need and nothing else.
 
     Parameters
@@ -46,11 +49,13 @@ def extract(file: ModelFile, graph: LayerGraph, layers: Sequence[int], *, name: 
         Layer indices, in any order.
     name
         Name of the stage; by default of its layers.
+    also
+        Tensors made inside that are to come out although nothing outside uses them: to look at.
 
     Raises
     ------
     CutError
-        A layer is not there or named twice.
+        A layer is not there or named twice, or a tensor of ``also`` is not made by these layers.
     ModelError
         The part uses something that can not be written.
 
@@ -61,6 +66,10 @@ def extract(file: ModelFile, graph: LayerGraph, layers: Sequence[int], *, name: 
     _check_layers(graph, layers)
     chosen = tuple(sorted(layers))
     inputs, outputs = live_tensors(graph, chosen)
+    for tensor in also:
+        if graph.producer.get(tensor) not in chosen:
+            raise CutError(f"tensor {graph.tensors[tensor].name!r} is not made by the chosen layers")
+    outputs = tuple(dict.fromkeys((*outputs, *also)))
     names = tensor_names(graph)
     model = minimal_model(
         file.model,
@@ -203,12 +212,17 @@ def _check_compiled(graph: LayerGraph) -> None:
             )
 
 
-def _check_groups(graph: LayerGraph, stage_of: dict[int, int]) -> None:
+def group_members(graph: LayerGraph) -> dict[int, list[int]]:
+    """Return the layers of each group."""
     members: dict[int, list[int]] = {}
     for layer in graph.layers:
         if layer.group is not None:
             members.setdefault(layer.group, []).append(layer.index)
-    for group, layers in members.items():
+    return members
+
+
+def _check_groups(graph: LayerGraph, stage_of: dict[int, int]) -> None:
+    for group, layers in group_members(graph).items():
         stages = sorted({stage_of[layer] for layer in layers})
         if len(stages) > 1:
             what = graph.shared[group] if group < len(graph.shared) else "state"
