@@ -11,6 +11,7 @@ from dse.flatbuffer.records import Options
 from dse.flatbuffer.schema import enum_value
 from dse.zoo.builder import Builder
 from dse.zoo.draft import Draft, DraftTensor
+from dse.zoo.quantize import quantize
 from dse.zoo.vectors import (
     add,
     batch_matmul,
@@ -26,6 +27,8 @@ from dse.zoo.vectors import (
 )
 
 MASKED_SCORE = -10000.0
+# Large enough to hide padding (e^-16), small enough to leave steps to the scores in 8 bits.
+MASKED_SCORE_INT8 = -16.0
 SAMPLE_FRAMES = 2
 
 
@@ -42,7 +45,9 @@ def bert_macs(parameters: Mapping[str, int]) -> int:
     return parameters["layers"] * (projections + attention + feed_forward)
 
 
-def draw_bert_encoder(parameters: Mapping[str, int], seed: int, *, sampled: bool = False) -> Draft:
+def draw_bert_encoder(
+    parameters: Mapping[str, int], seed: int, *, sampled: bool = False, masked_score: float = MASKED_SCORE
+) -> Draft:
     """Draw a BERT encoder for one sequence.
 
     Parameters
@@ -54,6 +59,8 @@ def draw_bert_encoder(parameters: Mapping[str, int], seed: int, *, sampled: bool
         Seed of the weights.
     sampled
         Whether to work out sample frames, which quantisation needs.
+    masked_score
+        What is added to the scores of padding.
 
     Notes
     -----
@@ -93,14 +100,21 @@ def draw_bert_encoder(parameters: Mapping[str, int], seed: int, *, sampled: bool
     ids = net.add_input("input_ids", (1, sequence), np.int32, sample=sample)
     mask = None
     if parameters["mask"]:
-        ones = np.ones((SAMPLE_FRAMES, sequence), dtype=np.int32)
-        mask = net.add_input("input_mask", (1, sequence), np.int32, sample=ones)
+        given = np.ones((SAMPLE_FRAMES, sequence), dtype=np.int32)
+        given[-1, sequence - sequence // 4 :] = 0
+        mask = net.add_input("input_mask", (1, sequence), np.int32, sample=given)
     x = _embeddings(net, ids, vocab, hidden)
-    penalty = None if mask is None else _mask_penalty(net, mask)
+    penalty = None if mask is None else _mask_penalty(net, mask, masked_score)
     for layer in range(parameters["layers"]):
         with net.scope(f"encoder/layer_{layer}"):
             x = _layer(net, x, heads, parameters["intermediate"], penalty)
     return net.finish([x])
+
+
+def draw_bert_encoder_int8(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
+    """Draw the encoder in int8, see ``draw_bert_encoder`` and ``quantize``; always with samples."""
+    del sampled
+    return quantize(draw_bert_encoder(parameters, seed, sampled=True, masked_score=MASKED_SCORE_INT8))
 
 
 def _embeddings(net: Builder, ids: DraftTensor, vocab: int, hidden: int) -> DraftTensor:
@@ -112,7 +126,7 @@ def _embeddings(net: Builder, ids: DraftTensor, vocab: int, hidden: int) -> Draf
         return layer_norm(net, add(net, words, positions, name="sum"), name="layer_norm")
 
 
-def _mask_penalty(net: Builder, mask: DraftTensor) -> DraftTensor:
+def _mask_penalty(net: Builder, mask: DraftTensor, masked_score: float) -> DraftTensor:
     """Return what is added to the scores: 0 for a token, very negative for padding."""
     sequence = mask.shape[1]
     with net.scope("mask"):
@@ -132,7 +146,7 @@ def _mask_penalty(net: Builder, mask: DraftTensor) -> DraftTensor:
         )
         rows = reshape(net, cast, (1, 1, 1, sequence), name="rows")
         inverted = subtract(net, net.constant(1.0, "one"), rows, name="inverted")
-        return multiply(net, inverted, net.constant(MASKED_SCORE, "masked_score"), name="penalty")
+        return multiply(net, inverted, net.constant(masked_score, "masked_score"), name="penalty")
 
 
 def _layer(

@@ -17,6 +17,10 @@ from dse.zoo.builder import Builder
 from dse.zoo.draft import Array, DraftTensor
 from dse.zoo.scaling import BIAS_SIZE, channel_scale, fan_in_scale
 
+# Trained depthwise kernels are mostly smooth.  With a mean of about half their spread, random ones are
+# smooth too; without it they amplify noise, and an int8 form has little to do with the float one.
+DEPTHWISE_LEAN = 0.3
+
 
 def conv2d(
     net: Builder,
@@ -69,7 +73,7 @@ def depthwise_conv2d(
     """Convolve each channel with a square kernel of its own."""
     window = Window.of(kernel, stride, padding)
     channels = x.shape[3]
-    weights = net.random(f"{name}/weights", (1, kernel, kernel, channels))
+    weights = net.random(f"{name}/weights", (1, kernel, kernel, channels)) + np.float32(DEPTHWISE_LEAN)
     y = None if x.sample is None else arithmetic.depthwise_conv2d(x.sample, weights, window)
     fallback = fan_in_scale(kernel * kernel, gain)
     scale, bias = _scale_and_bias(net, y, name, np.full(channels, fallback), gain)

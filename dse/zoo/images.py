@@ -16,17 +16,22 @@ from dse.zoo.convolutions import window_options
 from dse.zoo.draft import DraftTensor
 
 SAMPLE_FRAMES = 3
+CONTRAST = 2.5
+CELLS = 3
 
 
 def image_sample(net: Builder, name: str, height: int, width: int, channels: int) -> Floats:
-    """Return frames between -1 and 1: noise; a smooth one; a smooth and positive one.
+    """Return frames between -1 and 1: noise; smooth with high contrast; the same kind, but positive.
 
     Random weights that are sized by all of them suit whatever a user feeds.
     """
     noise = net.random(f"{name}/sample_noise", (height, width, channels)).astype(np.float64)
-    cells = net.random(f"{name}/sample_cells", (SAMPLE_FRAMES, 5, 5, channels)).astype(np.float64)
-    smooth = _stretch(_stretch(cells, np.linspace(0, 4, height), 1), np.linspace(0, 4, width), 2)
-    return np.stack([0.9 * noise + 0.1 * smooth[0], smooth[1], 0.5 + 0.5 * smooth[2]])
+    cells = net.random(f"{name}/sample_cells", (SAMPLE_FRAMES - 1, CELLS, CELLS, channels)).astype(np.float64)
+    smooth = _stretch(
+        _stretch(cells, np.linspace(0, CELLS - 1, height), 1), np.linspace(0, CELLS - 1, width), 2
+    )
+    signed, positive = np.clip(CONTRAST * smooth, -1, 1)
+    return np.stack([noise, signed, (positive + 1) / 2])
 
 
 def _stretch(values: Floats, at: Floats, axis: int) -> Floats:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dse.zoo.builder import Builder
 from dse.zoo.convolutions import conv2d, depthwise_conv2d
 from dse.zoo.draft import Draft, DraftTensor
-from dse.zoo.heads import classifier
+from dse.zoo.heads import HEADROOM, LOGIT_GAIN, LOGIT_GAIN_INT8, classifier
 from dse.zoo.images import image_input
+from dse.zoo.quantize import quantize
 from dse.zoo.vectors import add
 
 # (channels, stride) of the 13 separable layers - table 1 of the MobileNet paper.
@@ -37,7 +38,9 @@ def scaled_channels(channels: int, width_percent: int) -> int:
     return rounded + 8 if rounded < 0.9 * wanted else rounded
 
 
-def draw_mobilenet_v1(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
+def draw_mobilenet_v1(
+    parameters: Mapping[str, int], seed: int, *, sampled: bool = True, logit_gain: float = LOGIT_GAIN
+) -> Draft:
     """Draw MobileNet (version 1) as published, with ReLU6 as the authors' models have it.
 
     Parameters
@@ -48,6 +51,8 @@ def draw_mobilenet_v1(parameters: Mapping[str, int], seed: int, *, sampled: bool
         Seed of the weights.
     sampled
         Whether to size the weights by sample frames.
+    logit_gain
+        How far apart the classes are, see ``heads``.
 
     References
     ----------
@@ -62,10 +67,12 @@ def draw_mobilenet_v1(parameters: Mapping[str, int], seed: int, *, sampled: bool
         with net.scope(f"layer_{number}"):
             x = depthwise_conv2d(net, x, 3, stride=stride, activation="RELU6", name="depthwise")
             x = conv2d(net, x, scaled_channels(channels, width), 1, activation="RELU6", name="pointwise")
-    return net.finish([classifier(net, x, parameters["classes"])])
+    return net.finish([classifier(net, x, parameters["classes"], logit_gain)])
 
 
-def draw_mobilenet_v2(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
+def draw_mobilenet_v2(
+    parameters: Mapping[str, int], seed: int, *, sampled: bool = True, logit_gain: float = LOGIT_GAIN
+) -> Draft:
     """Draw MobileNetV2 as published: 17 blocks, ReLU6, linear bottlenecks.
 
     Parameters
@@ -76,6 +83,8 @@ def draw_mobilenet_v2(parameters: Mapping[str, int], seed: int, *, sampled: bool
         Seed of the weights.
     sampled
         Whether to size the weights by sample frames.
+    logit_gain
+        How far apart the classes are, see ``heads``.
 
     References
     ----------
@@ -95,7 +104,19 @@ def draw_mobilenet_v2(parameters: Mapping[str, int], seed: int, *, sampled: bool
     # The last layer does not shrink with the width multiplier (section 6.1 of the paper).
     last = scaled_channels(1280, max(width, 100))
     x = conv2d(net, x, last, 1, activation="RELU6", name="head/conv")
-    return net.finish([classifier(net, x, classes)])
+    return net.finish([classifier(net, x, classes, logit_gain)])
+
+
+def draw_mobilenet_v1_int8(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
+    """Draw MobileNet in int8, see ``draw_mobilenet_v1`` and ``quantize``; always with samples."""
+    del sampled
+    return quantize(draw_mobilenet_v1(parameters, seed, logit_gain=LOGIT_GAIN_INT8), HEADROOM)
+
+
+def draw_mobilenet_v2_int8(parameters: Mapping[str, int], seed: int, *, sampled: bool = True) -> Draft:
+    """Draw MobileNetV2 in int8, see ``draw_mobilenet_v2`` and ``quantize``; always with samples."""
+    del sampled
+    return quantize(draw_mobilenet_v2(parameters, seed, logit_gain=LOGIT_GAIN_INT8), HEADROOM)
 
 
 def _inverted_residual(

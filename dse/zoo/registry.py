@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -13,11 +13,16 @@ from dse.files import write_bytes
 from dse.flatbuffer import records
 from dse.zoo.alexnet import draw_alexnet
 from dse.zoo.assemble import assemble
-from dse.zoo.bert import bert_macs, draw_bert_encoder
+from dse.zoo.bert import bert_macs, draw_bert_encoder, draw_bert_encoder_int8
 from dse.zoo.draft import Draft
 from dse.zoo.googlenet import draw_googlenet
 from dse.zoo.inception import draw_inception_v3
-from dse.zoo.mobilenet import draw_mobilenet_v1, draw_mobilenet_v2
+from dse.zoo.mobilenet import (
+    draw_mobilenet_v1,
+    draw_mobilenet_v1_int8,
+    draw_mobilenet_v2,
+    draw_mobilenet_v2_int8,
+)
 from dse.zoo.recurrent import draw_streaming_lstm, lstm_macs
 from dse.zoo.resnet import draw_resnet50
 from dse.zoo.squeezenet import draw_squeezenet
@@ -239,7 +244,29 @@ _ENTRIES = (
     ),
 )
 
-ZOO: Mapping[str, ZooEntry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
+
+def _int8(entry: ZooEntry, draw: Draw) -> ZooEntry:
+    return replace(
+        entry,
+        name=f"{entry.name}_int8",
+        description=f"{entry.description}; int8, scales per channel",
+        draw=draw,
+    )
+
+
+def _all_entries() -> dict[str, ZooEntry]:
+    entries = {entry.name: entry for entry in _ENTRIES}
+    for name, draw_int8 in (
+        ("mobilenet_v1", draw_mobilenet_v1_int8),
+        ("mobilenet_v2", draw_mobilenet_v2_int8),
+        ("bert_encoder", draw_bert_encoder_int8),
+    ):
+        entry = _int8(entries[name], draw_int8)
+        entries[entry.name] = entry
+    return entries
+
+
+ZOO: Mapping[str, ZooEntry] = MappingProxyType(_all_entries())
 """All architectures by name."""
 
 
