@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dse import cli
@@ -220,6 +223,40 @@ def test_wishes_are_checked_before_anything_is_measured(dse, tiny, tmp_path, mon
     assert code == 2
     assert "unknown solver 'magic': expected auto or one of" in err
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_it_has_and_leaves_no_process(tiny, tmp_path, number):
+    command = [sys.executable, "-m", "dse", "run", "--model", tiny, "-o", tmp_path / "runs"]
+    command += [
+        "--set",
+        "profile.budget_s=1",
+        "--set",
+        "measure.seconds=20",
+        "--set",
+        f"cache_dir={tmp_path / 'cache'}",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if line.startswith("measuring plans ..."):
+                break
+        deadline = time.monotonic() + 60
+        children: list[psutil.Process] = []
+        while not children and time.monotonic() < deadline:
+            time.sleep(0.05)
+            children = psutil.Process(process.pid).children(recursive=True)
+        assert children
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert "interrupted. What was measured is kept" in err
+    assert "Traceback" not in err
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert json.loads((folder / "results.json").read_text())["status"] == "interrupted"
+    assert list((tmp_path / "cache").iterdir())
 
 
 def test_quiet_says_only_the_result(dse, experiment):
