@@ -100,7 +100,7 @@ def layers_between(graph: LayerGraph, start: Sequence[int], end: Sequence[int]) 
     # Without a wish, those model outputs are meant that depend on the start.
     for tensor in missed if end or len(missed) == len(goals) else ():
         names = ", ".join(repr(graph.tensors[index].name) for index in start)
-            raise CutError(f"tensor {graph.tensors[tensor].name!r} does not depend on {names}")
+        raise CutError(f"tensor {graph.tensors[tensor].name!r} does not depend on {names}")
     return tuple(between)
 
 
