@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   dse profile --model face.tflite
-  dse profile configs/quickstart.yaml --costs costs.json
+  dse profile configs/quickstart.yaml --output costs.json
 """
 
 
 @click.command(epilog=EPILOG, short_help="Measure what each layer costs on each kind of core.")
 @experiment_options
-@click.option("--costs", "-c", type=click.Path(path_type=Path), help="Write the cost table to this file.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the cost table to this file.")
 @click.option("--layers", is_flag=True, help="Show every layer, not only the costliest.")
 @output_options
-def profile(terminal: Terminal, load: Callable[..., Experiment], costs: Path | None, layers: bool) -> None:
+def profile(terminal: Terminal, load: Callable[..., Experiment], output: Path | None, layers: bool) -> None:
     """Measure (or predict) what each layer costs on each slot.
 
     What is measured is kept in the cache; an interrupted profile goes on where it stopped.
@@ -39,7 +39,7 @@ def profile(terminal: Terminal, load: Callable[..., Experiment], costs: Path | N
 
     with terminal.progress() as progress:
         subject, table = explore.profile(experiment, progress)
-    if costs is not None:
-        write_json(costs, table.to_json())
-        terminal.say(f"cost table: {costs}")
+    if output is not None:
+        write_json(output, table.to_json())
+        terminal.say(f"cost table: {output}")
     terminal.result(costs_text(subject.graph, table, every=layers), table.to_json())

@@ -49,7 +49,7 @@ def result_text(result: RunResult, highlight: Style = plain) -> str:
     Returns
     -------
     str
-        Lines of at most 80 columns, without a line break at the end.
+        Lines of at most 80 columns (a long path excepted), without a line break at the end.
     """
     lines = _table(result, highlight)
     lines += ["", *_mapping(result)]
@@ -61,11 +61,14 @@ def result_text(result: RunResult, highlight: Style = plain) -> str:
         *([f"Outputs: {result.output_check}"] if result.output_check else []),
         *_refusals(result),
         *(f"Warning: {warning}" for warning in result.warnings),
-        *([f"Files: {result.run_dir}"] if result.run_dir else []),
     ]
     lines.append("")
     for note in notes:
         lines += _wrap(note)
+    if result.run_dir is not None:
+        lines.append(
+            f"Report: {printable(str(result.run_dir / 'report.html'))}"
+        )  # whole, so that it can be copied
     return "\n".join(lines)
 
 

@@ -39,7 +39,7 @@ def costs_text(graph: LayerGraph, costs: CostTable, *, every: bool = False) -> s
         lines.append(f"{number:>5} {name:<{room}}" + "".join(f"{text:>10}" for text in texts))
     hidden = len(costs.slots) - len(columns)
     if hidden:
-        lines.append(f"{hidden} more slots are in the cost table (--costs FILE or --json)")
+        lines.append(f"{hidden} more slots are in the cost table (--output FILE or --json)")
     return "\n".join(line.rstrip() for line in lines)
 
 

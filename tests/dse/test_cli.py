@@ -283,7 +283,7 @@ def test_profile_writes_a_cost_table_that_search_reads(dse, experiment, tiny, tm
     platform.write_text(
         "name: board\nclusters: [{name: big, cores: 0-1, macs_per_s: 8e9, bytes_per_s: 8e9}]\n"
     )
-    code, out, _ = dse("profile", "--model", tiny, "--platform", platform, "--costs", costs)
+    code, out, _ = dse("profile", "--model", tiny, "--platform", platform, "-o", costs)
     assert code == 0
     assert "predicted" in out
     assert json.loads(costs.read_text())["format"] == "tflite-dse cost table"
