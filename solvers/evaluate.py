@@ -232,10 +232,10 @@ def evaluate(problem: Problem, mapping: Mapping) -> Evaluation:
     for lane, scored in zip(mapping.lanes, lanes):
         for stage, numbers in zip(lane.stages, scored.stages):
             memory[problem.slots[stage.slot].cluster] += numbers.memory_bytes
-    evaluation = Evaluation(
-        lanes, tuple(memory), _cores_used(problem, mapping), _energy_nj(problem, mapping, lanes), ()
-    )
-    violations = tuple(_violations(problem, mapping, evaluation))
+    energy = _energy_pj(problem, mapping, lanes)
+    rounded = None if energy is None else round(energy / 1000)
+    evaluation = Evaluation(lanes, tuple(memory), _cores_used(problem, mapping), rounded, ())
+    violations = tuple(_violations(problem, mapping, evaluation, energy))
     if not violations:
         return evaluation
     return Evaluation(lanes, evaluation.memory_bytes, evaluation.cores_used, evaluation.energy_nj, violations)
@@ -316,25 +316,29 @@ def _shares(lanes: Sequence[LaneEvaluation]) -> list[Fraction]:
     return [rate / total for rate in rates]
 
 
-def _energy_nj(problem: Problem, mapping: Mapping, lanes: Sequence[LaneEvaluation]) -> int | None:
+def _energy_pj(problem: Problem, mapping: Mapping, lanes: Sequence[LaneEvaluation]) -> Fraction | None:
+    """Energy per frame in picojoules (mW times ns), exactly."""
     if problem.active_power_mw is None:
         return None
-    picojoule = Fraction(0)  # mW times ns
+    energy = Fraction(0)
     for share, lane, scored in zip(_shares(lanes), mapping.lanes, lanes):
         for stage, numbers in zip(lane.stages, scored.stages):
-            picojoule += share * numbers.busy_ns * problem.active_power_mw[stage.slot]
+            energy += share * numbers.busy_ns * problem.active_power_mw[stage.slot]
     if all(lane.period_ns for lane in lanes):
-        picojoule += (problem.idle_power_mw or 0) / sum(
+        energy += (problem.idle_power_mw or 0) / sum(
             (Fraction(1, lane.period_ns) for lane in lanes), Fraction(0)
         )
-    return round(picojoule / 1000)
+    return energy
 
 
-def _violations(problem: Problem, mapping: Mapping, evaluation: Evaluation) -> Iterator[Violation]:
+def _violations(
+    problem: Problem, mapping: Mapping, evaluation: Evaluation, energy_pj: Fraction | None
+) -> Iterator[Violation]:
     for number, lane in enumerate(mapping.lanes):
         yield from _lane_violations(problem, lane, f"lane {number}")
     yield from _unit_violations(problem, mapping)
     yield from _limit_violations(problem, evaluation)
+    yield from _power_violations(problem, evaluation, energy_pj)
 
 
 def _lane_violations(problem: Problem, lane: Lane, where: str) -> Iterator[Violation]:
@@ -428,9 +432,6 @@ def _limit_violations(problem: Problem, evaluation: Evaluation) -> Iterator[Viol
     total = sum(evaluation.memory_bytes)
     if problem.total_memory_limit_bytes is not None and total > problem.total_memory_limit_bytes:
         yield Violation("total memory", total, problem.total_memory_limit_bytes, "bytes", "all clusters")
-    power = _mean_power_mw(problem, evaluation)
-    if problem.max_power_mw is not None and power is not None and power > problem.max_power_mw:
-        yield Violation("power", power, problem.max_power_mw, "mW", "mean over all clusters")
     latency = problem.objective.max_latency_ns
     if latency is not None and evaluation.latency_ns > latency:
         yield Violation("latency", evaluation.latency_ns, latency, "ns", "worst lane")
@@ -440,8 +441,13 @@ def _limit_violations(problem: Problem, evaluation: Evaluation) -> Iterator[Viol
         yield Violation("throughput", evaluation.throughput_hz, floor, "frames/s", "floor not reached")
 
 
-def _mean_power_mw(problem: Problem, evaluation: Evaluation) -> float | None:
-    """Energy per frame times frames per second; None where no power is known or a period is zero."""
-    if evaluation.energy_nj is None or any(not lane.period_ns for lane in evaluation.lanes):
-        return None
-    return float(evaluation.energy_nj * 1000 * evaluation.frames_per_ns)
+def _power_violations(
+    problem: Problem, evaluation: Evaluation, energy_pj: Fraction | None
+) -> Iterator[Violation]:
+    """Mean power is energy per frame times frames per time."""
+    if problem.max_power_mw is None or energy_pj is None:
+        return
+    if all(lane.period_ns for lane in evaluation.lanes):
+        power = energy_pj * evaluation.frames_per_ns
+        if power > problem.max_power_mw:
+            yield Violation("power", float(power), problem.max_power_mw, "mW", "mean over all clusters")

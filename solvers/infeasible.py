@@ -1,0 +1,62 @@
+"""Why no lane exists: which resource binds, with demand, limit and unit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from solvers.evaluate import evaluate
+from solvers.lanes import LanePool
+from solvers.mapping import Lane, Mapping
+from solvers.problem import Limits, Problem
+from solvers.topology import Blocks, contract
+
+
+def why_no_lane(blocks: Blocks) -> str | None:
+    """Say which resource no lane can do with, or None when that is not proved.
+
+    Cores are added to one cluster at a time (and the cap on stages lifted) until a lane appears.
+    Proved only where the graph has one order; pins are counted for any graph.
+    """
+    problem = blocks.problem
+    pinned = sum(pin is not None for pin in blocks.pin)
+    if problem.max_stages is not None and pinned > problem.max_stages:
+        return f"max_stages: the pins need {pinned} stages, limit {problem.max_stages} stages"
+    for cluster, size in enumerate(problem.cluster_sizes):
+        demand = sum(
+            int(problem.cores[blocks.allowed[block], cluster].min())
+            for block, pin in enumerate(blocks.pin)
+            if pin is not None
+        )
+        if demand > size:
+            return f"cores: the pins need {demand} cores of cluster {cluster}, limit {size} cores"
+    if not blocks.has_one_order:
+        return None
+    return _least_addition(problem)
+
+
+def _least_addition(problem: Problem) -> str:
+    if problem.max_stages is not None:
+        mapping = _any_lane(replace(problem, max_stages=None))
+        if mapping is not None:
+            demand = mapping.n_stages
+            return f"max_stages: demand {demand} stages, limit {problem.max_stages} stages"
+    most = problem.n_layers * max(int(n) for n in problem.cores.max(axis=0))
+    for cluster, size in enumerate(problem.cluster_sizes):
+        sizes = list(problem.cluster_sizes)
+        sizes[cluster] = size + min(most, 64)
+        larger = replace(problem, cluster_sizes=tuple(sizes))
+        mapping = _any_lane(larger)
+        if mapping is not None:
+            demand = evaluate(larger, mapping).cores_used[cluster]
+            return f"cores: a lane takes {demand} cores of cluster {cluster}, limit {size} cores"
+    stages = "" if problem.max_stages is None else f" and {problem.max_stages} stages"
+    return f"cores: no lane fits the limit of {problem.cluster_sizes} cores{stages}, nor with more of one cluster"
+
+
+def _any_lane(problem: Problem) -> Mapping | None:
+    pool = LanePool(contract(problem), Limits(), 1)
+    frontier = pool.frontier()
+    if not frontier:
+        return None
+
+    return Mapping((Lane(pool.score(min(frontier, key=sum)).stages),))
