@@ -31,6 +31,8 @@ def profile(terminal: Terminal, load: Callable[..., Experiment], output: Path | 
 
     What is measured is kept in the cache; an interrupted profile goes on where it stopped.
     """
+    if output is not None and not output.resolve().parent.is_dir():
+        raise click.UsageError(f"--output {output}: there is no folder {output.parent}")
     experiment = load()
 
     from dse import explore
