@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from dse.errors import ModelError
+from dse.files import write_bytes
+from dse.flatbuffer.bundles import SEPARATOR, is_zip, pick_member, split_name
 from dse.flatbuffer.decode import decode
 from dse.flatbuffer.records import Model
 
@@ -45,7 +47,20 @@ class ModelFile:
     @property
     def name(self) -> str:
         """Short name for people: the file's name without its ending."""
-        return self.path.stem
+        return self.path.stem.split(SEPARATOR)[-1]
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the model is inside a bundle, so that ``path`` can not be opened."""
+        return not self.path.is_file()
+
+    def in_folder(self, folder: Path) -> ModelFile:
+        """Return this model as a file of its own: itself, or a copy of the bundle's member."""
+        if not self.is_member:
+            return self
+        path = folder / f"{self.name}.tflite"
+        write_bytes(path, self.data)
+        return read_model(path)
 
     @cached_property
     def sha256(self) -> str:
@@ -62,19 +77,22 @@ def read_model(path: Path) -> ModelFile:
     Parameters
     ----------
     path
-        The file; it must not change while the result is in use, since it is mapped.
+        The file; it must not change while the result is in use, since it is mapped.  A model in a
+        bundle is named ``bundle.task!member.tflite`` (see ``bundles``); its bytes are no file that
+        the runtime could open, see ``ModelFile.in_folder``.
 
     Raises
     ------
     ModelError
-        It is missing, empty, a folder, a bundle, damaged, or inconsistent.
+        It is missing, empty, a folder, a bundle of several models, damaged, or inconsistent.
     """
-    data = map_file(path)
-    if is_zip(data):
-        raise ModelError(
-            f"{path}: this is a ZIP bundle (.task or similar), not a .tflite file; "
-            "unpack it and give one of the models inside"
-        )
+    outer, wanted = split_name(path)
+    data = map_file(outer)
+    if wanted or is_zip(data):
+        if not is_zip(data):
+            raise ModelError(f"{outer}: expected a bundle with {wanted!r} in it, this is not a ZIP file")
+        member = pick_member(data, str(outer), wanted)
+        path, data = Path(f"{outer}{SEPARATOR}{member.name}"), member.data
     decoded = decode(data, str(path), lambda name: _open_group(path, name))
     return ModelFile(path, decoded.model, data, decoded.warnings)
 
@@ -110,11 +128,6 @@ def map_file(path: Path) -> memoryview:
     except OSError as error:
         raise ModelError(f"{path}: can not be read: {error.strerror or error}") from None
     return memoryview(mapped)
-
-
-def is_zip(data: memoryview) -> bool:
-    """Whether bytes are a ZIP archive; some bundles have two zero bytes in front."""
-    return bytes(data[:4]) == b"PK\x03\x04" or bytes(data[:6]) == b"\0\0PK\x03\x04"
 
 
 def _open_group(path: Path, name: str) -> memoryview:
