@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from dse.devices.inside import InsideModel
+
 TASKS = Path("/proc/self/task")
 KIB = 1024
 # What a native runner and the in-situ profiler need of the runtime's C interface.
@@ -65,6 +67,8 @@ def main(argv: list[str] | None = None) -> None:
             "load": worker.load,
             "time": worker.time,
             "unload": worker.unload,
+            "load_inside": worker.load_inside,
+            "time_inside": worker.time_inside,
             "capture": capture,
             "link": measure_link,
             "c_interface": lambda _: c_interface(),
@@ -128,6 +132,7 @@ class Worker:
     """Interpreters that stay resident, so that many models can be timed in turns."""
 
     loaded: dict[str, Any] = field(default_factory=dict)
+    inside: InsideModel | None = None
 
     def hello(self, _: dict[str, Any]) -> dict[str, Any]:
         """Tell who this is: versions and the mask that was really applied."""
@@ -184,6 +189,47 @@ class Worker:
             if collecting:
                 gc.enable()
         return {"samples": samples}
+
+    def load_inside(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Build a model with the runtime's profiler (one at a time), fill it and run it twice.
+
+        The request has ``path``, ``threads``, ``seed`` and ``kernels``.
+        """
+        import numpy as np
+
+        from dse.devices.inside import InsideModel, input_values
+
+        self.inside = None
+        model = InsideModel(Path(request["path"]), int(request["threads"]), request.get("kernels", "default"))
+        random = np.random.default_rng(int(request["seed"]))
+        for number, tensor in enumerate(model.inputs):
+            model.fill(number, input_values(tensor, random))
+        model.run_once()
+        start = time.perf_counter_ns()
+        model.profile()
+        second_ns = time.perf_counter_ns() - start
+        self.inside = model
+        return {"second_ns": second_ns}
+
+    def time_inside(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run the model of ``load_inside`` under the profiler.
+
+        The request has ``n_warmup`` and ``n_runs``; the answer has the ``pieces`` (kind, name and
+        number of each operator of the main graph and each kernel, in execution order) and, per
+        piece, its times in microseconds, one per run.
+        """
+        if self.inside is None:
+            raise ValueError("no model is loaded for profiling")
+        for _ in range(int(request["n_warmup"])):
+            self.inside.run_once()
+        runs = [self.inside.profile() for _ in range(int(request["n_runs"]))]
+        pieces = [[event.kind, event.tag, event.index] for event in runs[0]]
+        if any([[event.kind, event.tag, event.index] for event in run] != pieces for run in runs):
+            raise ValueError("the runtime's profiler reports other kernels in every run")
+        return {
+            "pieces": pieces,
+            "times_us": [[run[i].elapsed_us for run in runs] for i in range(len(pieces))],
+        }
 
     def unload(self, request: dict[str, Any]) -> dict[str, Any]:
         """Forget interpreters."""

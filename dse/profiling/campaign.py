@@ -16,9 +16,10 @@ from dse import files
 from dse.errors import InputError
 from dse.platforms import Slot
 from dse.profiling.cache import Journal
+from dse.profiling.inside_run import InsideRun
 from dse.profiling.options import ProfileOptions
 from dse.profiling.slot_worker import SlotWorker, Visit
-from dse.profiling.stats import median, median_interval, relative_half_width
+from dse.profiling.stats import median, reached_precision
 from dse.progress import Task
 from dse.units import NS_PER_S
 
@@ -71,6 +72,8 @@ class Campaign:
         Progress: one step per subject and slot.
     batch_bytes
         Models of about this size in all are resident at a time.
+    inside
+        The whole model under the runtime's profiler, which takes part in every round.
     """
 
     workers: Mapping[Slot, SlotWorker]
@@ -79,6 +82,7 @@ class Campaign:
     folder: Path
     task: Task
     batch_bytes: int
+    inside: InsideRun | None = None
     _estimate_ns: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def run(self, subjects: Sequence[Subject], always: Sequence[Subject] = ()) -> None:
@@ -90,7 +94,8 @@ class Campaign:
                 str(slot), [n for n in known if not self._done(slot, n)], self.options.precision
             )
         batches = list(self._batches([s for s in subjects if self._unfinished(s)]))
-        if not batches and any(self._unfinished(s) for s in always):
+        waiting = self.inside is not None and any(self.inside.todo(slot) for slot in self.workers)
+        if not batches and (waiting or any(self._unfinished(s) for s in always)):
             batches = [[]]
         n_known = sum(self._done(slot, s.name) for s in (*always, *subjects) for slot in self.workers)
         self.task.advance(n_known, "known from before")
@@ -100,6 +105,8 @@ class Campaign:
             now = time.monotonic()
             self._run_batch(members, now + max(0.0, deadline - now) * len(members) / left)
             left -= len(members)
+        if self.inside is not None:
+            self.inside.finish()
         for slot in self.workers:
             names = [s.name for s in (*always, *subjects) if not self._done(slot, s.name)]
             self.journal.finish(str(slot), names, self.options.precision)
@@ -167,7 +174,10 @@ class Campaign:
                     if round_number > 0 and time.monotonic() > deadline:
                         return
                     self._visit(slot, visits, round_number)
-            if all(self._done(slot, name) for slot in slots for name in names):
+                if self.inside is not None and (round_number == 0 or time.monotonic() <= deadline):
+                    self.inside.visit(slot, self.workers[slot])
+            inside_done = self.inside is None or not any(self.inside.todo(slot) for slot in slots)
+            if inside_done and all(self._done(slot, name) for slot in slots for name in names):
                 return
 
     def _requests(self, slot: Slot, names: Sequence[str]) -> Iterable[list[Visit]]:
@@ -216,17 +226,3 @@ class Campaign:
             return False
         precision = reached_precision(visits)
         return precision is not None and precision <= self.options.precision
-
-
-def visit_interval(visits: Sequence[Sequence[int]]) -> tuple[int, int] | None:
-    """Return the 95 % interval of the median over visits.
-
-    Runs of one visit share the moment and are not independent; their medians are, more nearly.
-    """
-    return median_interval([median(visit) for visit in visits])
-
-
-def reached_precision(visits: Sequence[Sequence[int]]) -> float | None:
-    """Return the relative half-width of ``visit_interval``, or None with too few visits."""
-    interval = visit_interval(visits)
-    return None if interval is None else relative_half_width([median(visit) for visit in visits], interval)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dse import conditions
-from dse.costs import Cost, CostTable, WholeCost
+from dse.costs import CostTable, WholeCost
 from dse.errors import DeviceError, PlatformError
 from dse.graph import LayerGraph
 from dse.platforms import Platform, Slot
-from dse.profiling.cache import CacheKey, Journal, ProfileCache, Record
-from dse.profiling.campaign import Campaign, Subject, reached_precision, visit_interval
-from dse.profiling.layer_models import capture_numbers, counts_for_group, layer_subjects, subject_of
+from dse.profiling.assembly import layer_cost, precision_reached, resolutions, unresolved_layers
+from dse.profiling.cache import CacheKey, Journal, ProfileCache
+from dse.profiling.campaign import Campaign, Subject
+from dse.profiling.in_situ import Resolution
+from dse.profiling.inside_run import TOTAL, InsideRun
+from dse.profiling.layer_models import capture_numbers, layer_subjects, subject_of
 from dse.profiling.links import links_from_json, measure_links
 from dse.profiling.options import ProfileOptions
 from dse.profiling.slot_worker import SlotWorker
@@ -57,9 +59,11 @@ def profile(
 ) -> CostTable:
     """Measure a model, layer by layer and as a whole, on every slot of this machine.
 
-    Every distinct layer becomes a model of its own and is timed in a process per slot that was
-    pinned before it built anything.  Layers, the whole model and an empty model take turns in
-    random order, slot after slot, until the wanted precision or the budget is reached.
+    There is a process per slot, pinned before it builds anything.  Layers are timed inside the
+    whole model by the runtime's profiler; where that is not possible (or not wanted), every
+    distinct layer becomes a model of its own.  The profiled model, the plain whole model, an empty
+    model and single layers take turns in random order, slot after slot, until the wanted precision
+    or the budget is reached.
 
     Parameters
     ----------
@@ -77,16 +81,17 @@ def profile(
     Returns
     -------
     CostTable
-        ``samples_ns`` are raw times of single invocations; ``median_ns`` is their median less what
-        an invocation costs by itself (``overhead_ns``).  A layer that the runtime refuses on a slot
-        has no median, and the reason.
+        In-situ samples are one mean per visit; those of extracted layers are single invocations, and
+        ``median_ns`` is their median less what an invocation costs by itself (``overhead_ns``).  A
+        layer that the runtime refuses on a slot has no median, and the reason.
 
     Raises
     ------
     PlatformError
         The platform is only described, or has accelerators.
     DeviceError
-        The runtime can run the model on no slot, or a thread lost its affinity mask.
+        The runtime can run the model on no slot, the method ``in_situ`` does not resolve every
+        layer, or a thread lost its affinity mask.
     InputError
         The cache can not be written.
     """
@@ -123,8 +128,7 @@ def check_measurable(platform: Platform) -> None:
 def cache_key(sha256: str, platform: Platform, options: ProfileOptions) -> CacheKey:
     """Return what the measurements of a model on this machine depend on."""
     device = f"{platform.fingerprint} {conditions.cpu_model()}"
-    method = {"method": "extracted", "kernels": options.kernels}
-    return CacheKey(sha256, device, f"{RUNTIME} {runtime_version()}", json.dumps(method, sort_keys=True))
+    return CacheKey(sha256, device, f"{RUNTIME} {runtime_version()}", f"kernels: {options.kernels}")
 
 
 def runtime_version() -> str:
@@ -169,31 +173,52 @@ def _measure(study: _Study, journal: Journal) -> None:
 
 
 def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
-    numbers = capture_numbers(study.file, study.graph, folder, study.options.seed)
-    subjects = layer_subjects(study.file, study.graph, numbers)
     slots = study.platform.slots
     always = (
         Subject(WHOLE, study.file.n_bytes, path=study.file.path),
         Subject(OVERHEAD, 0, build=tiny_model),
     )
     available = conditions.snapshot().available_bytes or (1 << 30)
-    with ExitStack() as stack, study.progress.task("profile", (len(subjects) + 2) * len(slots)) as task:
+    with ExitStack() as stack:
         workers = {
             slot: stack.enter_context(
                 SlotWorker(slot, slot_cores(study.platform, slot), folder / f"slot{i}.log", study.options)
             )
             for i, slot in enumerate(slots)
         }
-        campaign = Campaign(
-            workers,
-            journal,
-            study.options,
-            folder,
-            task,
-            batch_bytes=round(available * MEMORY_SHARE / len(slots)),
-        )
         _load_whole(study, journal, workers)
-        campaign.run(subjects, always)
+        inside = None
+        if study.options.method != "extracted":
+            inside = InsideRun(study.file.path, journal, study.options)
+            for slot, worker in workers.items():
+                inside.load(slot, worker)
+                inside.visit(slot, worker)
+        subjects = _subjects_left(study, journal, folder)
+        steps = (len(subjects) + len(always)) * len(slots)
+        task = stack.enter_context(study.progress.task("profile", steps))
+        share = round(available * MEMORY_SHARE / len(slots))
+        Campaign(workers, journal, study.options, folder, task, share, inside).run(subjects, always)
+
+
+def _subjects_left(study: _Study, journal: Journal, folder: Path) -> tuple[Subject, ...]:
+    """Return the layers that the profiler does not resolve, as models of their own."""
+    found = _resolutions(study, journal)
+    unresolved = unresolved_layers(study.graph, found)
+    if not unresolved:
+        return ()
+    if study.options.method == "in_situ":
+        reasons = {resolution.reason for resolution in found.values() if resolution.reason}
+        raise DeviceError(
+            f"{study.file.path}: {len(unresolved)} of {len(study.graph.layers)} layers can not be timed"
+            f" inside the model ({'; '.join(sorted(reasons))}); use the method 'auto' or 'extracted'"
+        )
+    numbers = capture_numbers(study.file, study.graph, folder, study.options.seed)
+    wanted = {subject_of(study.graph, layer) for layer in unresolved}
+    return tuple(s for s in layer_subjects(study.file, study.graph, numbers) if s.name in wanted)
+
+
+def _resolutions(study: _Study, journal: Journal) -> dict[Slot, Resolution]:
+    return resolutions(study.file.model, study.graph, study.platform.slots, journal, study.options)
 
 
 def _load_whole(study: _Study, journal: Journal, workers: Mapping[Slot, SlotWorker]) -> None:
@@ -217,63 +242,59 @@ def slot_cores(platform: Platform, slot: Slot) -> tuple[int, ...]:
 
 
 def _complete(study: _Study, journal: Journal) -> bool:
-    return (not study.options.links or "links" in journal.extra) and all(
+    if study.options.links and "links" not in journal.extra:
+        return False
+    inside = () if study.options.method == "extracted" else (TOTAL,)
+    alone = unresolved_layers(study.graph, _resolutions(study, journal))
+    names = (*inside, WHOLE, OVERHEAD, *(subject_of(study.graph, layer) for layer in alone))
+    return all(
         journal.record(str(slot), name).satisfies(study.options.precision)
         for slot in study.platform.slots
-        for name in _names(study.graph)
+        for name in names
     )
 
 
 def _table(study: _Study, journal: Journal) -> CostTable:
     slots = study.platform.slots
-    whole = tuple(_whole(journal, slot) for slot in slots)
     empty = [journal.record(str(slot), OVERHEAD).samples_ns for slot in slots]
     overheads = tuple(median(samples) if samples else 0 for samples in empty)
-    rows = []
-    for layer in study.graph.layers:
-        name, counts = subject_of(study.graph, layer), counts_for_group(study.graph, layer)
-        rows.append(
-            tuple(
-                _cost(journal.record(str(slot), name), overhead, counts=counts)
-                for slot, overhead in zip(slots, overheads, strict=True)
-            )
+    found = _resolutions(study, journal)
+    costs = tuple(
+        tuple(
+            layer_cost(study.graph, layer, slot, journal, found[slot], overhead)
+            for slot, overhead in zip(slots, overheads, strict=True)
         )
+        for layer in study.graph.layers
+    )
     measured_links = journal.extra.get("links") if study.options.links else None
     return CostTable(
         model_hash=study.file.sha256,
         model_name=study.graph.name,
         platform_name=study.platform.name,
         slots=slots,
-        costs=tuple(rows),
+        costs=costs,
         overhead_ns=overheads,
-        whole=whole,
+        whole=tuple(_whole(journal, slot) for slot in slots),
         links=study.platform.links or links_from_json(measured_links or ()),
         conditions={
-            "method": "extracted",
+            "method": study.options.method,
+            "in_situ": {
+                str(slot): {
+                    "n_layers": len(found[slot].layers),
+                    "refused": journal.record(str(slot), TOTAL).refused,
+                    "unresolved": found[slot].reason,
+                }
+                for slot in slots
+            },
             "runtime": RUNTIME,
             "runtime_version": runtime_version(),
             "kernels": study.options.kernels,
             "platform_fingerprint": study.platform.fingerprint,
             "slot_cores": {str(slot): list(slot_cores(study.platform, slot)) for slot in slots},
-            "precision": _precision(study, journal),
+            "precision": precision_reached(study.graph, costs, study.options.precision),
             "links": measured_links,
             "machine": journal.extra.get("conditions"),
         },
-    )
-
-
-def _cost(record: Record, overhead_ns: int, *, counts: bool) -> Cost:
-    if record.refused or not record.visits:
-        return Cost(None, reason=record.refused or "not measured")
-    if not counts:
-        return Cost(0, reason="measured together with the layers that share its state")
-    interval = visit_interval(record.visits)
-    return Cost(
-        max(0, median(record.samples_ns) - overhead_ns),
-        record.samples_ns,
-        interval_ns=None
-        if interval is None
-        else (max(0, interval[0] - overhead_ns), max(0, interval[1] - overhead_ns)),
     )
 
 
@@ -282,28 +303,6 @@ def _whole(journal: Journal, slot: Slot) -> WholeCost | None:
     if not samples:
         return None
     return WholeCost(median(samples), samples, journal.extra.get("memory", {}).get(str(slot)))
-
-
-def _precision(study: _Study, journal: Journal) -> dict[str, Any]:
-    reached: list[float | None] = []
-    for name in _names(study.graph):
-        for slot in study.platform.slots:
-            record = journal.record(str(slot), name)
-            if record.visits:
-                reached.append(reached_precision(record.visits))
-    known: Sequence[float] = sorted(value for value in reached if value is not None)
-    n_within = sum(value <= study.options.precision for value in known)
-    return {
-        "asked": study.options.precision,
-        "n_measured": len(reached),
-        "n_within": n_within,
-        "worst": round(known[-1], 4) if len(known) == len(reached) and known else None,
-        "stopped_by": "precision" if n_within == len(reached) else "budget or number of rounds",
-    }
-
-
-def _names(graph: LayerGraph) -> tuple[str, ...]:
-    return (*dict.fromkeys(subject_of(graph, layer) for layer in graph.layers), WHOLE, OVERHEAD)
 
 
 def _cpu_seconds() -> float:

@@ -8,6 +8,7 @@ from typing import Literal
 from dse.errors import ConfigError
 
 Kernels = Literal["default", "builtin"]
+Method = Literal["auto", "in_situ", "extracted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class ProfileOptions:
         A visit repeats a layer until about this much time is spent (at most 16 times).
     seed
         Decides input values and the order of visits.
+    method
+        ``in_situ``: by the runtime's profiler inside the whole model; ``extracted``: each layer as
+        a model of its own; ``auto``: in situ, and extracted what is not resolved there.
     kernels
         ``default`` (with XNNPACK) or ``builtin`` (without delegates).
     links
@@ -48,6 +52,7 @@ class ProfileOptions:
     max_rounds: int = 60
     visit_ns: int = 2_000_000
     seed: int = 0
+    method: Method = "auto"
     kernels: Kernels = "default"
     links: bool = True
     timeout_s: float = 60.0
@@ -67,6 +72,10 @@ class ProfileOptions:
             (
                 self.kernels in ("default", "builtin"),
                 f"kernels: expected 'default' or 'builtin', got {self.kernels!r}",
+            ),
+            (
+                self.method in ("auto", "in_situ", "extracted"),
+                f"method: expected 'auto', 'in_situ' or 'extracted', got {self.method!r}",
             ),
         )
         faults = [text for holds, text in rules if not holds]

@@ -34,6 +34,33 @@ class Loaded:
     grown_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Something that the runtime's profiler times.
+
+    Parameters
+    ----------
+    kind
+        2: an operator of the main graph; 8: a kernel of a delegate.
+    tag
+        Name of the operator or kernel.
+    index
+        Number of the operator in the file, or of the kernel in its delegate.
+    """
+
+    kind: int
+    tag: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class InsideTimes:
+    """Times of some profiled runs: per piece, in microseconds, one per run."""
+
+    pieces: tuple[Piece, ...]
+    times_us: tuple[tuple[int, ...], ...]
+
+
 class SlotWorker:
     """A worker process pinned to the cores of one slot.
 
@@ -55,6 +82,7 @@ class SlotWorker:
         self._log_path = log_path
         self._options = options
         self._resident: dict[str, tuple[Path, Mapping[int, Path]]] = {}
+        self._inside: Path | None = None
         self._rss_bytes = 0
         self.versions: dict[str, Any] = {}
         self._child = self._start()
@@ -114,6 +142,30 @@ class SlotWorker:
                 self._resident.pop(visit[0], None)
                 self._restart()
         return samples, refused
+
+    def load_inside(self, path: Path) -> Loaded | str:
+        """Load a model for the runtime's own profiler; return what it did, or why that is not possible."""
+        try:
+            return self._load_inside(path)
+        except RuntimeRefusedError as error:
+            return str(error)
+        except _DEATHS as error:
+            self._restart()
+            return f"the runtime's process died with its profiler: {error}"
+
+    def time_inside(self, n_warmup: int, n_runs: int) -> InsideTimes | str:
+        """Run the model of ``load_inside`` under the profiler; return times, or why there are none."""
+        request = {"command": "time_inside", "n_warmup": n_warmup, "n_runs": n_runs}
+        try:
+            answer = self._child.request(request, timeout_s=self._options.timeout_s, doing="profiling")
+        except RuntimeRefusedError as error:
+            return str(error)
+        except _DEATHS as error:
+            self._inside = None
+            self._restart()
+            return f"the runtime's process died with its profiler: {error}"
+        pieces = tuple(Piece(int(kind), str(tag), int(index)) for kind, tag, index in answer["pieces"])
+        return InsideTimes(pieces, tuple(tuple(times) for times in answer["times_us"]))
 
     def unload(self, names: Sequence[str]) -> None:
         """Forget models."""
@@ -183,6 +235,9 @@ class SlotWorker:
         self._child = self._start()
         for name, (path, values) in list(self._resident.items()):
             self._load(name, path, values)
+        if self._inside is not None:
+            path, self._inside = self._inside, None  # a model that kills the process is not tried again
+            self._load_inside(path)
 
     def _load(self, name: str, path: Path, values: Mapping[int, Path]) -> Loaded:
         answer = self._child.request(
@@ -202,6 +257,20 @@ class SlotWorker:
         peak = int(answer["peak_rss_bytes"])
         grown, self._rss_bytes = peak - self._rss_bytes, peak
         return Loaded(int(answer["second_ns"]), grown)
+
+    def _load_inside(self, path: Path) -> Loaded:
+        request = {
+            "command": "load_inside",
+            "path": str(path),
+            "threads": self.slot.threads,
+            "seed": self._options.seed,
+            "kernels": self._options.kernels,
+        }
+        answer = self._child.request(
+            request, timeout_s=self._options.timeout_s, doing="loading the model for profiling"
+        )
+        self._inside = path
+        return Loaded(int(answer["second_ns"]), 0)
 
     def _time(self, visits: Sequence[Visit]) -> dict[str, list[int]]:
         answer = self._child.request(

