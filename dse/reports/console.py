@@ -9,6 +9,7 @@ from dse.reports.wording import (
     first_name,
     format_share,
     gain,
+    is_numbered,
     labels,
     price_of_wishes,
     proof_text,
@@ -20,7 +21,8 @@ from dse.results import PlanResult, RunResult, StageNumbers
 from dse.units import NS_PER_MS, format_hz, format_ns
 
 WIDTH = 80
-MAX_ROWS = 14
+MAX_ROWS = 20
+MAX_OTHERS = 2
 BROKEN = "refused"
 
 Style = Callable[[str], str]
@@ -91,18 +93,17 @@ def _wrap(text: str, indent: str = "  ") -> list[str]:
 
 
 def shown_plans(result: RunResult) -> list[int]:
-    """Return the indices of the plans that fit the table: the first, the winner, the best baseline."""
-    order = list(range(len(result.plans)))
-    if len(order) <= MAX_ROWS:
-        return order
-    keep = {
-        number for number in order if number == result.winner or result.plans[number] is result.best_baseline
-    }
-    for number in order:
-        if len(keep) >= MAX_ROWS:
-            break
-        keep.add(number)
-    return sorted(keep)
+    """Return the indices of the plans in the table, in order.
+
+    The answer, what it is compared with (whole models, copies, best pipeline, best mix) and what was
+    measured; of the other candidates only the best few.
+    """
+    order = range(len(result.plans))
+    keep = [n for n in order if n == result.winner or result.plans[n] is result.best_baseline]
+    keep += [n for n in order if result.plans[n].measured is not None or not is_numbered(result.plans[n])]
+    keep = list(dict.fromkeys(keep))[:MAX_ROWS]
+    others = [n for n in order if n not in keep and is_numbered(result.plans[n])]
+    return sorted(keep + others[: max(0, min(MAX_OTHERS, MAX_ROWS - len(keep)))])
 
 
 def _table(result: RunResult, highlight: Style) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dse.flatbuffer.cut_costs import cheap_cuts, cut_costs
 from dse.flatbuffer.operators import operator_name
 from dse.flatbuffer.reader import ModelFile
 from dse.flatbuffer.records import Model, SignatureDef
@@ -197,8 +198,11 @@ def _entries(title: str, texts: Sequence[str]) -> list[str]:
 
 
 def layers_text(graph: LayerGraph) -> str:
-    """Write one line per layer: number, operator, arithmetic, weights, output, and the whole name."""
-    lines = [f"{'layer':>5} {'operator':<22} {'MACs':>7} {'weights':>8} {'output':<18} name"]
+    """Write one line per layer: number, operator, arithmetic, weights, output, and the whole name.
+
+    ``tensor`` is the number of the first output, for commands that take tensors.
+    """
+    lines = [f"{'layer':>5} {'operator':<22} {'MACs':>7} {'weights':>8} {'output':<18} {'tensor':>6} name"]
     for layer in graph.layers:
         macs = "?" if layer.macs is None else format_count(layer.macs).replace(" ", "")
         output = "x".join(map(str, graph.tensors[layer.outputs[0]].shape)) if layer.outputs else "-"
@@ -206,8 +210,41 @@ def layers_text(graph: LayerGraph) -> str:
             f"{layer.index:>5} {shorten(layer.op, 22):<22} {macs:>7} "
             f"{format_bytes(layer.weight_bytes):>8} {shorten(output or 'scalar', 18):<18} "
         )
-        lines.append(line + printable(layer.name))
+        tensor = layer.outputs[0] if layer.outputs else "-"
+        lines.append(f"{line}{tensor:>6} {printable(layer.name)}")
     return "\n".join(lines)
+
+
+def cuts_text(graph: LayerGraph) -> str:
+    """Write one line per position between layers: what a cut there would send over; ``*`` is cheap."""
+    costs = cut_costs(graph)
+    cheap = {cost.position for cost in cheap_cuts(costs)}
+    most = max((cost.n_bytes for cost in costs), default=1) or 1
+    lines = [f"{'after':>5} {'bytes':>9} {'tensors':>7} {'weights before':>14} {'MACs before':>11}"]
+    for cost in costs:
+        bar = "#" * round(20 * cost.n_bytes / most) if cost.possible else "not possible: shared state"
+        mark = "*" if cost.position in cheap else " "
+        lines.append(
+            f"{cost.position - 1:>5} {format_bytes(cost.n_bytes):>9} {len(cost.tensors):>7} "
+            f"{format_bytes(cost.weight_bytes):>14} {format_count(cost.macs):>11} {mark} {bar}".rstrip()
+        )
+    lines.append("after: cut with 'dse split --at'   *: cheaper than its neighbours")
+    return "\n".join(lines)
+
+
+def cuts_json(graph: LayerGraph) -> list[dict[str, Any]]:
+    """Return what every cut between layers would send over, as plain data."""
+    return [
+        {
+            "after_layer": cost.position - 1,
+            "n_bytes": cost.n_bytes,
+            "tensors": [graph.tensors[tensor].name for tensor in cost.tensors],
+            "weight_bytes_before": cost.weight_bytes,
+            "macs_before": cost.macs,
+            "possible": cost.possible,
+        }
+        for cost in cut_costs(graph)
+    ]
 
 
 def summary_json(summary: Summary, *, layers: bool = False) -> dict[str, Any]:

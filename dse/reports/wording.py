@@ -58,6 +58,11 @@ def shape(mapping: PlacedMapping, *, spans: bool = False) -> str:
     )
 
 
+def is_numbered(plan: PlanResult) -> bool:
+    """Whether the plan is one of several further candidates, without a name of its own."""
+    return plan.name.startswith("plan ")
+
+
 def says_shape(plan: PlanResult) -> bool:
     """Whether the plan's name alone tells its mapping."""
     return plan.name.startswith(("whole, ", "copies, "))

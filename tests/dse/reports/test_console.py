@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dse.reports.console import MAX_ROWS, WIDTH, bold, format_cores, plain, printable, result_text, shorten
+from dse.reports.console import (
+    MAX_OTHERS,
+    MAX_ROWS,
+    WIDTH,
+    bold,
+    format_cores,
+    plain,
+    printable,
+    result_text,
+    shorten,
+)
 from dse.reports.costs import costs_text, shown_slots
 
 
@@ -82,17 +92,21 @@ def test_refused_plans_and_the_price_of_wishes(result_of):
     assert "without them best mix of lanes reaches 200 frames/s, +79 % above the winner" in flat
 
 
-def test_many_plans_are_cut_but_not_the_winner(result_of):
-    result = result_of()
+def test_many_plans_are_cut_but_not_what_matters(result_of):
+    result = result_of(measured=False)
     many = tuple(replace(result.plans[4], name=f"plan {n}") for n in range(40))
-    result = replace(result, plans=(*many, *result.plans), winner=40)
+    slots = tuple(replace(result.plans[4], name=f"whole, {n} cpu") for n in range(30))
+    result = replace(result, plans=(*many, *slots, *result.plans), winner=70)
     text = lines(result)
     assert max(map(len, text)) <= WIDTH
-    assert any(line.startswith("> ") for line in text)
-    assert any("whole, 3 big" in line for line in text)
-    table = text[: text.index("")]
-    assert len(text[len(table) :]) < 3 * MAX_ROWS + 20
-    assert any(line.strip().startswith("... and 33 more") for line in text)
+    table = text[: text.index("", 4)]
+    assert any(line.startswith("> ") for line in table)
+    assert any(line.startswith(" * whole, 3 big") for line in table)
+    assert len(table) < 2 * MAX_ROWS + 6
+    assert table[-1].strip() == f"... and {77 - MAX_ROWS} more in the report"
+    few = lines(replace(result, plans=(*many, *result.plans[70:]), winner=40))
+    assert sum(line.startswith("   plan ") for line in few) == 1 + MAX_OTHERS  # one is in the head line
+    assert sum(" whole, " in line for line in few) == 3
 
 
 def test_nasty_names_can_not_steer_the_terminal(nasty):
