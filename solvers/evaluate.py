@@ -10,8 +10,10 @@ receive
     For every tensor that enters the stage from another stage: set-up plus bytes over bandwidth
     of (cluster of the producer, cluster of the stage).  Once per receiving stage.  Inputs of the
     model cost nothing.
+send
+    Where the problem has such costs: once for every tensor of the stage that another stage uses.
 busy
-    Sum of the two, or their maximum where the platform overlaps them.
+    Sum of the three, or the larger of compute and hand-over where the platform overlaps them.
 period
     Largest sum of busy times over the units of a lane (stages with one unit take turns).
 latency
@@ -47,6 +49,7 @@ class StageEvaluation:
     receive_ns: int
     busy_ns: int
     memory_bytes: int
+    send_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,13 @@ def live_in(problem: Problem, layers: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(number for number in used if problem.flows[number].producer not in inside))
 
 
+def live_out(problem: Problem, layers: Sequence[int]) -> tuple[int, ...]:
+    """Return the indices of the flows of a set of layers that layers outside use."""
+    inside = frozenset(layers)
+    made = [number for layer in layers for number in problem.flows_from[layer]]
+    return tuple(sorted(n for n in made if not inside.issuperset(problem.flows[n].consumers)))
+
+
 def stage_compute_ns(problem: Problem, layers: Sequence[int], slot: int) -> int:
     """Return compute(s): the measured whole stage where there is one, else costs plus overhead."""
     measured = problem.measured_ns.get((frozenset(layers), slot))
@@ -284,11 +294,14 @@ def _evaluate_lane(problem: Problem, lane: Lane) -> LaneEvaluation:
             if source < len(finish):
                 ready = max(ready, finish[source])
         compute = stage_compute_ns(problem, stage.layers, stage.slot)
-        busy = max(compute, receive) if problem.overlap else compute + receive
+        send = sum(problem.send_ns(target, problem.flows[n].n_bytes) for n in live_out(problem, stage.layers))
+        moving = receive + send
+        busy = max(compute, moving) if problem.overlap else compute + moving
         by_unit[stage.unit] = by_unit.get(stage.unit, 0) + busy
         finish.append(ready + busy)
         unit_done[stage.unit] = ready + busy
-        stages.append(StageEvaluation(compute, receive, busy, stage_memory_bytes(problem, stage.layers)))
+        memory = stage_memory_bytes(problem, stage.layers)
+        stages.append(StageEvaluation(compute, receive, busy, memory, send))
     period = max(by_unit.values())
     bottleneck = max(
         (n for n, s in enumerate(lane.stages) if by_unit[s.unit] == period),

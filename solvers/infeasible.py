@@ -50,7 +50,7 @@ def _least_addition(problem: Problem) -> str:
             demand = evaluate(larger, mapping).cores_used[cluster]
             return f"cores: a lane takes {demand} cores of cluster {cluster}, limit {size} cores"
     stages = "" if problem.max_stages is None else f" and {problem.max_stages} stages"
-    return f"cores: no lane fits the limit of {problem.cluster_sizes} cores{stages}, nor with more of one cluster"
+    return f"cores: no lane fits the limit of {problem.cluster_sizes} cores{stages} (or more of one cluster)"
 
 
 def _any_lane(problem: Problem) -> Mapping | None:

@@ -60,6 +60,7 @@ class OrderCosts:
         self._prefix = self._prefix_costs(problem)
         self._first_start = self._first_starts()
         self._entries = self._flow_entries(problem)
+        self._sends = self._flow_sends(problem)
         self._measured = self._measured_intervals(problem)
 
     @property
@@ -72,18 +73,21 @@ class OrderCosts:
         problem = self.blocks.problem
         n_clusters = len(problem.cluster_sizes)
         receive = np.zeros((self.n, self.n_sources, n_clusters), np.int64)
+        send = np.zeros((self.n, n_clusters), np.int64)
         starts = np.arange(self.n)[:, None]
         for i in range(1, self.n + 1):
             for first, last, table in self._entries[i - 1]:
                 receive[first:last] += table
+            for last, row in self._sends[i - 1]:
+                send[:last] += row
             compute = self._prefix[i] - self._prefix[:i] + problem.overhead
             for j, slot, measured in self._measured[i]:
                 compute[j, slot] = measured
-            entering = receive[:i][:, :, self.cluster_of_slot]
+            moving = (receive[:i] + send[:i, None, :])[:, :, self.cluster_of_slot]
             if problem.overlap:
-                busy = np.maximum(compute[:, None, :], entering)
+                busy = np.maximum(compute[:, None, :], moving)
             else:
-                busy = compute[:, None, :] + entering
+                busy = compute[:, None, :] + moving
             impossible = starts[:i] < self._first_start[i]
             busy[np.broadcast_to(impossible[:, None, :], busy.shape)] = NEVER
             yield i, busy
@@ -130,6 +134,22 @@ class OrderCosts:
                 entries[user].append((after + 1, user + 1, table))
                 after = user
         return entries
+
+    def _flow_sends(self, problem: Problem) -> list[list[tuple[int, IntArray]]]:
+        """Per last place: (end of starts, times) of flows that begin to leave there, or no longer do."""
+        sends: list[list[tuple[int, IntArray]]] = [[] for _ in range(self.n)]
+        for flow in problem.flows:
+            if flow.producer is None or not flow.consumers:
+                continue
+            source = int(self._place_of_layer[flow.producer])
+            last = max(int(self._place_of_layer[user]) for user in flow.consumers)
+            row = np.array(
+                [problem.send_ns(c, flow.n_bytes) for c in range(len(problem.cluster_sizes))], np.int64
+            )
+            if last > source and row.any():
+                sends[source].append((source + 1, row))
+                sends[last].append((source + 1, -row))
+        return sends
 
     def _times(self, problem: Problem, number: int) -> IntArray:
         """int64 (sources, clusters): hand-over time of a flow, by the cluster it is taken to come from."""

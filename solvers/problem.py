@@ -138,8 +138,11 @@ class Problem:
     setup_ns, bandwidth_bytes_per_s
         Arrays (clusters, clusters), [from, to]; the diagonal is the cost between two stages of one
         cluster.  Bandwidth is float and may be ``inf``.
+    send_setup_ns, send_bandwidth_bytes_per_s
+        Per cluster: what the *producing* stage pays, once, for every tensor that another stage uses
+        (chips that copy out through host memory).  None means nothing.
     overlap
-        busy = max(compute, receive) instead of their sum.
+        busy = max(compute, hand-over) instead of their sum.
     groups
         Sets of layers that must share a stage.
     pins
@@ -175,6 +178,8 @@ class Problem:
     overhead_ns: IntArray | None = None
     setup_ns: IntArray | None = None
     bandwidth_bytes_per_s: FloatArray | None = None
+    send_setup_ns: tuple[int, ...] | None = None
+    send_bandwidth_bytes_per_s: tuple[float, ...] | None = None
     overlap: bool = False
     groups: tuple[tuple[int, ...], ...] = ()
     pins: tuple[Pin, ...] = ()
@@ -270,6 +275,14 @@ class Problem:
         self._check_limits()
 
     def _check_limits(self) -> None:
+        for name, row in (
+            ("send_setup_ns", self.send_setup_ns),
+            ("send_bandwidth_bytes_per_s", self.send_bandwidth_bytes_per_s),
+        ):
+            if row is not None and (len(row) != len(self.cluster_sizes) or min(row) < 0):
+                raise ProblemError(
+                    f"{name} is {row}, expected {len(self.cluster_sizes)} figures of 0 and more"
+                )
         limits = self.memory_limits_bytes
         if limits is not None and len(limits) != len(self.cluster_sizes):
             raise ProblemError(f"{len(limits)} memory limits for {len(self.cluster_sizes)} clusters")
@@ -315,6 +328,12 @@ class Problem:
         rate = float(self.bandwidth[source, target])
         moving = 0 if np.isinf(rate) else int(np.ceil(n_bytes * 1e9 / rate))
         return int(self.setup[source, target]) + moving
+
+    def send_ns(self, source: int, n_bytes: int) -> int:
+        """Time that a stage on cluster ``source`` pays to hand out a tensor, once for all consumers."""
+        setup = 0 if self.send_setup_ns is None else self.send_setup_ns[source]
+        rate = np.inf if self.send_bandwidth_bytes_per_s is None else self.send_bandwidth_bytes_per_s[source]
+        return int(setup) + (0 if np.isinf(rate) else int(np.ceil(n_bytes * 1e9 / rate)))
 
     @cached_property
     def cores(self) -> IntArray:

@@ -35,6 +35,9 @@ def problems(draw, max_layers=5, *, chain=None, features=True, links="any", memo
         if kind == "pairs":
             setup = np.array([[draw(st.integers(0, 6)) for _ in sizes] for _ in sizes])
         extra |= {"setup_ns": setup, "bandwidth_bytes_per_s": bandwidth, "overlap": draw(st.booleans())}
+        if draw(st.integers(0, 2)) == 0:
+            extra["send_setup_ns"] = tuple(draw(st.integers(0, 5)) for _ in sizes)
+            extra["send_bandwidth_bytes_per_s"] = tuple(draw(st.sampled_from([np.inf, 2e9])) for _ in sizes)
     if memory:
         extra["constants"] = tuple(
             Constant(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ortools.linear_solver import pywraplp
 from random_problems import problems
 
-from solvers.bounds import bound_costs, period_bound_ns, relaxation_ns
+from solvers.bounds import bound_costs, period_bound_ns, relaxation
 from solvers.errors import CapError, InfeasibleError, ProblemError
 from solvers.evaluate import stage_compute_ns
 from solvers.interval_dp import IntervalTable, useful_slots
@@ -74,7 +74,7 @@ def test_bound_equals_a_general_solver_of_linear_programmes(problem):
         lp.Add(sum(load) <= size * period)
     lp.Minimize(period)
     assert lp.Solve() == pywraplp.Solver.OPTIMAL
-    mine = relaxation_ns(cost, problem.cores, np.array(problem.cluster_sizes))
+    mine, _ = relaxation(cost, problem.cores, np.array(problem.cluster_sizes))
     assert mine <= period.solution_value() * (1 + 1e-9)
     assert mine >= period.solution_value() * (1 - 1e-6)
     assert period_bound_ns(contract(problem)) > 0
