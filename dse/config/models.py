@@ -235,17 +235,18 @@ class ZooSection(Section):
 class ProfileSection(Section):
     """What each layer costs on each slot."""
 
-    method: Literal["auto", "extracted", "analytic"] = Field(
+    method: Literal["auto", "in_situ", "extracted", "analytic"] = Field(
         "auto",
-        description="extracted: measure each layer as a model of its own; analytic: predict from the "
-        "described peaks; auto: measure on this machine, else predict.",
+        description="in_situ: time layers inside the whole model with the runtime's profiler; extracted: "
+        "each layer as a model of its own; analytic: predict from the described peaks; auto: on this "
+        "machine in situ, and extracted what is not resolved there; elsewhere analytic.",
     )
     costs: PathText | None = Field(None, description="A saved cost table; nothing is measured then.")
     precision: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.03, description="Stop sampling a layer when its median is known to this share."
     )
     budget_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Time for all layers.")
-    min_samples: Annotated[int, Field(ge=1)] = Field(
+    min_samples: Annotated[int, Field(ge=1, le=60)] = Field(
         6, description="Visits per layer and slot; fewer than six give no confidence interval."
     )
     refresh: bool = Field(False, description="Measure again what the cache already holds.")
