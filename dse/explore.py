@@ -139,6 +139,7 @@ def find_costs(subject: Subject, progress: Progress) -> CostTable:
         budget_s=ProfileOptions().budget_s if section.budget_s is None else section.budget_s,
         min_rounds=section.min_samples,
         seed=subject.experiment.seed,
+        method=section.method,
         refresh=section.refresh,
     )
     return measure_costs(
