@@ -44,6 +44,8 @@ LAYERS: dict[str, int] = {
     "dse.measuring": 6,
     "dse.record": 6,
     "dse.cutting": 6,
+    "dse.parting": 6,
+    "dse.shaping": 4,
     "dse.explore": 7,
     "dse.revalidate": 8,
     "dse.commands": 9,

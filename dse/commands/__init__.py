@@ -1,6 +1,7 @@
 """The commands, one module each; heavy imports wait until a command runs."""
 
 from dse.commands.doctor import doctor
+from dse.commands.extract import extract
 from dse.commands.inspect import inspect
 from dse.commands.profile import profile
 from dse.commands.run import run
@@ -10,4 +11,4 @@ from dse.commands.split import split
 from dse.commands.validate import validate
 from dse.commands.zoo import zoo
 
-COMMANDS = (run, inspect, profile, search, split, validate, doctor, schema, zoo)
+COMMANDS = (run, inspect, profile, search, split, extract, validate, doctor, schema, zoo)

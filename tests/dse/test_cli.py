@@ -16,7 +16,7 @@ from dse import cli
 from dse.errors import ConfigError, DeviceError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COMMANDS = ["run", "inspect", "profile", "search", "split", "validate", "doctor", "schema", "zoo"]
+COMMANDS = ["run", "inspect", "profile", "search", "split", "extract", "validate", "doctor", "schema", "zoo"]
 TINY_BERT = "{hidden: 16, sequence: 8, layers: 2, heads: 2, intermediate: 32, vocab: 50}"
 EXPERIMENT = f"""\
 model: {{zoo: bert_encoder, parameters: {TINY_BERT}}}
