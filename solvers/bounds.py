@@ -53,7 +53,7 @@ def period_bound_ns(blocks: Blocks) -> float:
     """Return a lower bound on the mean time between frames of any mapping (ns)."""
     problem = blocks.problem
     cost = bound_costs(blocks)
-    relaxed = relaxation_ns(cost, problem.cores, np.array(problem.cluster_sizes))
+    relaxed, _ = relaxation(cost, problem.cores, np.array(problem.cluster_sizes))
     most_lanes = sum(problem.cluster_sizes)
     if problem.lane_limit is not None:
         most_lanes = min(most_lanes, problem.lane_limit)
@@ -80,8 +80,8 @@ def throughput_bound_hz(problem: Problem, blocks: Blocks | None = None) -> float
     return 1e9 / period if period > 0 else float("inf")
 
 
-def relaxation_ns(cost: FloatArray, cores: np.ndarray, sizes: np.ndarray) -> float:
-    """Return (nearly) the best value of the relaxation; always a valid lower bound.
+def relaxation(cost: FloatArray, cores: np.ndarray, sizes: np.ndarray) -> tuple[float, FloatArray]:
+    """Return (nearly) the best value of the relaxation, always a valid lower bound, and its prices.
 
     Parameters
     ----------
@@ -91,8 +91,13 @@ def relaxation_ns(cost: FloatArray, cores: np.ndarray, sizes: np.ndarray) -> flo
         int64 (slots, clusters).
     sizes
         int64 (clusters,): cores there are.
+
+    Returns
+    -------
+    float, float64 (clusters,)
+        Mean time between frames, and the price of a core of each cluster.
     """
-    live = sizes > 0
+    all_sizes, live = sizes, sizes > 0
     cores, sizes = cores[:, live], sizes[live].astype(np.float64)
     n_clusters = len(sizes)
     best = np.full(n_clusters, 1 / (n_clusters * sizes))
@@ -101,8 +106,10 @@ def relaxation_ns(cost: FloatArray, cores: np.ndarray, sizes: np.ndarray) -> flo
         for corner in np.diag(1 / sizes):
             best, value = _line_search(best, value, corner, cost, cores)
     elif n_clusters > 2:
-        value = max(value, _cutting_planes(cost, cores, sizes, best))
-    return value
+        best, value = _cutting_planes(cost, cores, sizes, best)
+    prices = np.zeros(len(all_sizes))
+    prices[live] = best
+    return value, prices
 
 
 def _dual(beta: FloatArray, cost: FloatArray, cores: np.ndarray) -> float:
@@ -149,8 +156,10 @@ def _line_search(
     return start, value
 
 
-def _cutting_planes(cost: FloatArray, cores: np.ndarray, sizes: FloatArray, start: FloatArray) -> float:
-    """Maximise the dual for three and more clusters; returns the value at the best prices met."""
+def _cutting_planes(
+    cost: FloatArray, cores: np.ndarray, sizes: FloatArray, start: FloatArray
+) -> tuple[FloatArray, float]:
+    """Maximise the dual for three and more clusters; returns the best prices met and their value."""
     from ortools.linear_solver import pywraplp
 
     master = pywraplp.Solver.CreateSolver("GLOP")
@@ -158,16 +167,18 @@ def _cutting_planes(cost: FloatArray, cores: np.ndarray, sizes: FloatArray, star
     top = master.NumVar(0, master.infinity(), "")
     master.Add(sum(float(size) * price for size, price in zip(sizes, prices)) == 1)
     master.Maximize(top)
-    beta, best = start, 0.0
+    beta, best, best_beta = start, 0.0, start
     for _ in range(200):
         price = cores @ beta
         charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
         chosen = charged.argmin(axis=1)
-        best = max(best, float(charged[np.arange(len(cost)), chosen].sum()))
+        value = float(charged[np.arange(len(cost)), chosen].sum())
+        if value > best:
+            best, best_beta = value, beta
         loads = (cost[np.arange(len(cost)), chosen][:, None] * cores[chosen]).sum(axis=0)
         master.Add(top <= sum(float(load) * price for load, price in zip(loads, prices)))
         if master.Solve() != pywraplp.Solver.OPTIMAL or top.solution_value() <= best * (1 + 1e-9):
             break
         beta = np.maximum([price.solution_value() for price in prices], 0)
         beta = beta / float(beta @ sizes)
-    return best
+    return best_beta, best

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.evaluate import evaluate, score_key
+from solvers.ideal_dp import IdealTable
 from solvers.interval_dp import IntervalTable, Span, useful_slots
 from solvers.knapsack import Knapsack, LaneType
 from solvers.mapping import Lane, Mapping, Stage
@@ -101,6 +102,42 @@ class LanePool:
         self._guess_ns = np.minimum(self._guess_ns, periods)
         self._tables.append((costs, table))
         return periods, bool(better.any())
+
+    def search_ideals(self, limits: Limits, most_ideals: int) -> int:
+        """Look for better lanes among *all* chains of ideals, and prove the rest.
+
+        Afterwards ``lower_ns`` bounds every contiguous plan, not just the orders tried.
+
+        Returns
+        -------
+        int
+            Number of ideals.
+
+        Raises
+        ------
+        CapError
+            More than ``most_ideals`` ideals, or more memory than the limit.
+        """
+        own_order = tuple(range(self.blocks.n_blocks))
+        if exact_links(self.blocks, own_order) is Links.TARGET:
+            known = self._guess_ns
+        else:
+            known = np.full(self._guess_ns.shape, NEVER, np.int64)
+            for use in self.frontier():
+                known[use] = self.score(use).period_ns
+        table = IdealTable(self.blocks, known, limits, most_ideals)
+        better = table.periods()
+        self.lower_ns = np.minimum(known, better)
+        for use in _frontier(self.lower_ns):
+            if better[use] < known[use]:
+                stages = tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(table.lane(use)))
+                self._offer(use, stages)
+        return table.n_ideals
+
+    def _offer(self, use: tuple[int, ...], stages: tuple[Stage, ...]) -> None:
+        lane = evaluate(self.problem, Mapping((Lane(stages),))).lanes[0]
+        if lane.period_ns < self.value_ns(use):
+            self._scored[use] = ScoredLane(use, stages, lane.period_ns, lane.latency_ns)
 
     def value_ns(self, use: tuple[int, ...]) -> int:
         """Return the period of the lane on these cores: scored where it is known, else the guess."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from solvers.constrained import solve_constrained
-from solvers.errors import InfeasibleError
+from solvers.errors import CapError, InfeasibleError
 from solvers.evaluate import evaluate
+from solvers.ideal_dp import MOST_IDEALS
 from solvers.infeasible import why_no_lane
 from solvers.lanes import LanePool, best_mix, optimistic_rate
 from solvers.mapping import Family, Solution, Status
 from solvers.order_costs import exact_links
 from solvers.problem import Goal, Limits, Problem
 from solvers.topology import contract
+
+FEW_IDEALS = 1000
+"""Up to so many ideals every solver of this module searches all of them."""
 
 
 def solve_interval_dp(problem: Problem, limits: Limits) -> Solution:
@@ -42,17 +46,39 @@ def solve_lanes(problem: Problem, limits: Limits) -> Solution:
     return _solve("lanes", problem, limits, problem.lane_limit)
 
 
-def _solve(name: str, problem: Problem, limits: Limits, max_lanes: int | None) -> Solution:
+def solve_ideal_dp(problem: Problem, limits: Limits) -> Solution:
+    """Find the best mix of lanes over *all* contiguous (convex) plans.
+
+    Exact for branching graphs too (where hand-over costs depend on the producer's cluster: unless a
+    lower bound stays below the best found).  Cost: the number of ideals times the successors that
+    known periods do not prune; refuses more than 200,000 ideals.  See ``solvers.ideal_dp`` for the
+    source.
+
+    Raises
+    ------
+    InfeasibleError, CapError
+    """
+    return _solve("ideal_dp", problem, limits, problem.lane_limit, MOST_IDEALS)
+
+
+def _solve(
+    name: str, problem: Problem, limits: Limits, max_lanes: int | None, most_ideals: int | None = None
+) -> Solution:
     blocks = contract(problem)
-    family = Family.CONTIGUOUS if blocks.has_one_order else Family.ORDER
     if problem.objective.goal is not Goal.THROUGHPUT:
         return solve_constrained(name, blocks, limits, max_lanes)
-    pool = LanePool(blocks, limits)
+    pool = LanePool(blocks, limits, n_orders=4)
+    every_plan = blocks.has_one_order or _search_ideals(pool, limits, most_ideals)
+    if not every_plan:
+        pool = LanePool(blocks, limits)
+    family = Family.CONTIGUOUS if every_plan else Family.ORDER
     mapping = best_mix(pool, max_lanes)
     if mapping is None:
         reason = why_no_lane(blocks)
         if reason is not None:
             raise InfeasibleError(reason)
+        if every_plan:
+            raise InfeasibleError("cores: no contiguous plan fits the limits on cores, stages and pins")
         return Solution(name, Status.UNKNOWN, family, None, None, None, "no lane found in the orders tried")
     evaluation = evaluate(problem, mapping)
     if not evaluation.feasible:  # a limit on memory, latency, power or throughput binds
@@ -62,3 +88,14 @@ def _solve(name: str, problem: Problem, limits: Limits, max_lanes: int | None) -
     proved = exact or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)
     status = Status.OPTIMAL if proved else Status.FEASIBLE
     return Solution(name, status, family, mapping, evaluation, None)
+
+
+def _search_ideals(pool: LanePool, limits: Limits, most_ideals: int | None) -> bool:
+    """Search all ideals when asked to, or when there are few; say whether it was done."""
+    try:
+        pool.search_ideals(limits, most_ideals or FEW_IDEALS)
+    except CapError:
+        if most_ideals is not None:
+            raise
+        return False
+    return True

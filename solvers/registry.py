@@ -13,7 +13,7 @@ from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemErro
 from solvers.evaluate import evaluate
 from solvers.exhaustive import solve_exhaustive
 from solvers.mapping import Family, Solution, Status
-from solvers.mix import solve_interval_dp, solve_lanes
+from solvers.mix import solve_ideal_dp, solve_interval_dp, solve_lanes
 from solvers.problem import Goal, Limits, Problem
 
 Solver = Callable[[Problem, Limits], Solution]
@@ -22,6 +22,7 @@ SOLVERS: MappingOf[str, Solver] = MappingProxyType(
     {
         "interval_dp": solve_interval_dp,
         "lanes": solve_lanes,
+        "ideal_dp": solve_ideal_dp,
         "exhaustive": solve_exhaustive,
     }
 )
