@@ -126,7 +126,7 @@ class CompiledEngine:
         self._out_places = find_ports(_wanted(plan.outputs), self._model.outputs, f"{plan.name}, outputs")
         self._ins = self._model.handles(len(plan.inputs))
         self._outs = self._model.handles(len(plan.outputs))
-        self._known: dict[tuple[str, int, int], int] = {}
+        self._known: dict[tuple[str, int, int], tuple[int, Array]] = {}
 
     def receive(self, inputs: Sequence[Array]) -> None:
         """Point the model's inputs at the slots."""
@@ -143,11 +143,12 @@ class CompiledEngine:
         """Do nothing: the outputs are where they belong."""
 
     def _handle(self, side: str, place: int, slot: Array) -> int:
-        # Slots live as long as the lane, so their identity tells them apart.
         key = (side, place, id(slot))
         if key not in self._known:
-            self._known[key] = self._model.wrap(side, place, slot.ctypes.data, _padded(slot.nbytes))
-        return self._known[key]
+            handle = self._model.wrap(side, place, slot.ctypes.data, padded_bytes(slot.nbytes))
+            # The slot is kept, so that its memory and its identity stay its own.
+            self._known[key] = handle, slot
+        return self._known[key][0]
 
 
 def best_engine(plan: StagePlan) -> Engine:
@@ -185,7 +186,7 @@ def make_slot(port: Port) -> Array:
             f"tensor {port.name!r}: {port.dtype}{port.shape} takes {n_bytes} bytes, "
             f"but the plan hands over {port.n_bytes}"
         )
-    raw = np.zeros(_padded(n_bytes) + _ALIGNMENT, np.uint8)
+    raw = np.zeros(padded_bytes(n_bytes) + _ALIGNMENT, np.uint8)
     begin = -raw.ctypes.data % _ALIGNMENT
     return raw[begin : begin + n_bytes].view(kind).reshape(port.shape)
 
@@ -197,7 +198,8 @@ def fill_slot(port: Port, values: Array) -> Array:
     return slot
 
 
-def _padded(n_bytes: int) -> int:
+def padded_bytes(n_bytes: int) -> int:
+    """Return the size of a slot of so many bytes, up to the next boundary."""
     return max(1, -(-n_bytes // _ALIGNMENT)) * _ALIGNMENT
 
 

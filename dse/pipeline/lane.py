@@ -7,6 +7,7 @@ Requests, all answered with one object; a failure that has a name of its own in 
              ``engine``
 ``collect``  ``n_frames``, ``path``: outputs of the first frames as .npz
 ``run``      ``n_frames`` and/or ``seconds``, ``in_flight``, ``start_ns``, ``path``: time stamps as .npy
+``stream``   ``feed`` and ``done`` (named pipes), ``shared`` (slots), ``n_slots``: frames from the parent
 ``affinity`` read all masks back
 ``memory``   resident size now and at its peak
 """
@@ -14,6 +15,7 @@ Requests, all answered with one object; a failure that has a name of its own in 
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +29,8 @@ from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import ENGINES, Array
 from dse.pipeline.plan import PipelinePlan
 from dse.pipeline.runner import N_TIMES, LaneRunner, StageFailedError
+from dse.pipeline.shared import map_slots
+from dse.pipeline.stream import END, FRAME
 
 KINDS: dict[str, type[DseError]] = {
     "affinity": AffinityError,
@@ -51,6 +55,7 @@ class _Lane:
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         plan = PipelinePlan.from_json(request["plan"])
+        self._plan = plan
         lane = plan.lanes[int(request["lane"])]
         before = _memory()
         self._runner = LaneRunner(
@@ -85,6 +90,29 @@ class _Lane:
         n_stages = len(self.runner.nodes)
         stamps = np.frombuffer(times, np.int64, n_frames * n_stages * N_TIMES)
         np.save(Path(request["path"]), stamps.reshape(n_frames, n_stages, N_TIMES), allow_pickle=False)
+        return {"n_frames": n_frames, "threads": _threads(self.runner.check_affinity()), **_memory()}
+
+    def stream(self, request: dict[str, Any]) -> dict[str, Any]:
+        plan = self._plan
+        n_slots = int(request["n_slots"])
+        inputs, outputs = map_slots(Path(request["shared"]), plan.inputs, plan.outputs, n_slots)
+        feed, done = (os.open(request[name], os.O_RDWR) for name in ("feed", "done"))
+
+        def more() -> int | None:
+            told = os.read(feed, n_slots + 1)
+            # The end comes alone or after the last frames; those are counted first.
+            if told.endswith(END) and len(told) > 1:
+                os.write(feed, END)
+            return None if told == END else told.count(FRAME)
+
+        def tell() -> None:
+            os.write(done, FRAME)
+
+        try:
+            n_frames = self.runner.stream(inputs, outputs, more, tell)
+        finally:
+            for descriptor in (feed, done):
+                os.close(descriptor)
         return {"n_frames": n_frames, "threads": _threads(self.runner.check_affinity()), **_memory()}
 
     def affinity(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +176,7 @@ def _named(handler: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[dic
 def main() -> None:
     """Answer requests until standard input closes."""
     lane = _Lane()
-    handlers = (lane.build, lane.collect, lane.run, lane.affinity, lane.memory)
+    handlers = (lane.build, lane.collect, lane.run, lane.stream, lane.affinity, lane.memory)
     serve({handler.__name__: _named(handler) for handler in handlers})
 
 

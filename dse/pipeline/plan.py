@@ -128,6 +128,8 @@ class PipelinePlan:
         Complete copies of the model.
     inputs, outputs
         Of the model, in its own order.
+    stateful
+        Whether frames depend on earlier frames.
 
     Raises
     ------
@@ -140,6 +142,7 @@ class PipelinePlan:
     lanes: tuple[LanePlan, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    stateful: bool = False
 
     def __post_init__(self) -> None:
         if not self.lanes:
@@ -193,6 +196,7 @@ class PipelinePlan:
         """Return the JSON form."""
         return {
             "name": self.name,
+            "stateful": self.stateful,
             "inputs": [_port_json(port) for port in self.inputs],
             "outputs": [_port_json(port) for port in self.outputs],
             "lanes": [[_stage_json(stage) for stage in lane.stages] for lane in self.lanes],
@@ -214,9 +218,19 @@ class PipelinePlan:
                 tuple(LanePlan(tuple(_stage(stage) for stage in lane)) for lane in data["lanes"]),
                 tuple(_port(port) for port in data["inputs"]),
                 tuple(_port(port) for port in data["outputs"]),
+                bool(data["stateful"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{where}: damaged plan ({type(error).__name__}: {error})") from None
+
+
+def levels(lane: LanePlan) -> tuple[int, ...]:
+    """Longest way, in hand-overs, from the model's inputs to each stage."""
+    found: list[int] = []
+    for number in range(len(lane.stages)):
+        before = [found[source] for source in lane.sources(number) if source is not None]
+        found.append(1 + max(before, default=-1))
+    return tuple(found)
 
 
 def entering_stages(lane: LanePlan) -> tuple[int, ...]:
@@ -250,7 +264,7 @@ def whole_model_plan(
         LanePlan((StagePlan("whole model", model_path, cluster, tuple(cores), len(cores), inputs, outputs),))
         for cores in copies
     )
-    return PipelinePlan(name, lanes, inputs, outputs)
+    return PipelinePlan(name, lanes, inputs, outputs, graph.stateful)
 
 
 def _label(port: Port) -> str:

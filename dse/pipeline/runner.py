@@ -20,16 +20,21 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dse.errors import AffinityError, DeviceError, DseError
 from dse.pipeline.affinity import ThreadRecord, read_back, thread_ids
 from dse.pipeline.engine import Array, Engine, EngineFactory, InterpreterEngine, fill_slot, make_slot
-from dse.pipeline.plan import LanePlan, Port, StagePlan, final_stages
+from dse.pipeline.plan import LanePlan, Port, StagePlan, final_stages, levels
 
 N_TIMES = 4
 """Time stamps of a stage and frame: receive starts, compute starts, compute ends, send ends."""
 
 MAX_FRAMES = 1 << 19
 """A run records, and so makes, at most this many frames."""
+
+_ENDLESS = 1 << 62
+_SINK_POLL_S = 0.1
 
 
 class StageFailedError(DseError):
@@ -41,6 +46,7 @@ class Source:
 
     def __init__(self, ports: Sequence[Port], frames: Sequence[Sequence[Array]]) -> None:
         self.slots = [tuple(fill_slot(*pair) for pair in zip(ports, frame)) for frame in frames]
+        self.n_slots = len(self.slots)
         self.done = 0
 
 
@@ -81,7 +87,7 @@ class StageNode:
         self.n_slots = n_slots
         self.engine: Engine
         self.sources: tuple[StageNode | Source, ...] = ()
-        self.feeds: tuple[tuple[list[tuple[Array, ...]], int, int], ...] = ()
+        self.feeds: tuple[tuple[StageNode | Source, int], ...] = ()
         self.users: tuple[StageNode | Sink, ...] = ()
         self.wakes_on_take: tuple[Unit, ...] = ()
         self.wakes_on_done: tuple[Unit | Sink, ...] = ()
@@ -221,24 +227,86 @@ class LaneRunner:
     def collect(self, n_frames: int) -> list[tuple[Array, ...]]:
         """Run some frames through the full pipeline and return their outputs, in order."""
         outputs: list[tuple[Array, ...]] = []
+
+        def keep(frame: int) -> None:
+            outputs.append(tuple(values.copy() for values in self._outputs_of(frame)))
+
         order = Order(n_frames)
-        futures = self._launch(order, keeping=True)
-        sink = self._sink
-        while len(outputs) < n_frames and not any(future.done() and future.exception() for future in futures):
-            if not self._frame_is_out(len(outputs)):
+        self._drain(order, self._launch(order, keeping=True), keep)
+        return outputs
+
+    def stream(
+        self,
+        inputs: list[tuple[Array, ...]],
+        outputs: list[tuple[Array, ...]],
+        more: Callable[[], int | None],
+        tell: Callable[[], None],
+    ) -> int:
+        """Run frames that somebody else puts into slots, until there are no more.
+
+        Parameters
+        ----------
+        inputs, outputs
+            As many slots each as frames may be under way; frame f uses slot f modulo their number.
+        more
+            Waits for frames; returns how many more have come, None for the end.
+        tell
+            Called when the outputs of the next frame are in their slot.
+
+        Returns
+        -------
+        int
+            Number of frames.
+        """
+        order = Order(_ENDLESS)
+        source, prepared = self._source, self._source.slots
+
+        def feed() -> None:
+            while (count := more()) is not None:
+                source.done += count
+                for unit in self._entering_units:
+                    unit.wake()
+            order.limit = source.done
+            self._wake_all()
+
+        def deliver(frame: int) -> None:
+            for slot, values in zip(outputs[frame % len(outputs)], self._outputs_of(frame)):
+                np.copyto(slot, values)
+            tell()
+
+        source.slots, source.n_slots = inputs, len(inputs)
+        try:
+            futures = self._launch(order, keeping=True, available=0)
+            feeder = threading.Thread(target=feed, name="feeder", daemon=True)
+            feeder.start()
+            # It is ours, not the runtime's, and may run where it likes.
+            self._strangers_known |= {feeder.native_id or 0}
+            self._drain(order, futures, deliver)
+            feeder.join()
+        finally:
+            source.slots, source.n_slots = prepared, len(prepared)
+        return order.limit
+
+    def _drain(self, order: Order, futures: Sequence[Future[Any]], consume: Callable[[int], None]) -> None:
+        """Take frames as they come out, until the limit or a failure."""
+        sink, frame = self._sink, 0
+        while frame < order.limit and not any(future.done() and future.exception() for future in futures):
+            if not self._frame_is_out(frame):
                 sink.idle = True
-                if not self._frame_is_out(len(outputs)):
+                if not self._frame_is_out(frame) and frame < order.limit:
                     with contextlib.suppress(queue.Empty):
-                        sink.gate.get(timeout=0.1)
+                        sink.gate.get(timeout=_SINK_POLL_S)
                 sink.idle = False
                 continue
-            frame = len(outputs)
-            outputs.append(tuple(slots[frame % len(slots)][at].copy() for slots, at in self._results))
-            sink.taken = frame + 1
+            consume(frame)
+            frame += 1
+            sink.taken = frame
             for unit in self._final_units:
                 unit.wake()
         self._land(order, futures)
-        return outputs
+
+    def _outputs_of(self, frame: int) -> list[Array]:
+        return [made.slots[frame % made.n_slots][at] for made, at in self._results]
 
     def run(
         self,
@@ -283,10 +351,12 @@ class LaneRunner:
         assert order.times is not None  # noqa: S101 - set above
         return order.times, order.limit
 
-    def _launch(self, order: Order, keeping: bool = False) -> list[Future[Any]]:
+    def _launch(
+        self, order: Order, *, keeping: bool = False, available: int = MAX_FRAMES
+    ) -> list[Future[Any]]:
         for node in self.nodes:
             node.begun = node.taken = node.done = 0
-        self._source.done = MAX_FRAMES
+        self._source.done = available
         self._sink.taken = 0 if keeping else MAX_FRAMES
         return [unit.submit(_worker(self, unit, order)) for unit in self.units]
 
@@ -320,21 +390,22 @@ class LaneRunner:
     def _wake_all(self) -> None:
         for unit in self.units:
             unit.gate.put(None)
+        self._sink.gate.put(None)
 
     def _connect(self, inputs: Sequence[Port]) -> None:
         position = {port.tensor: number for number, port in enumerate(inputs)}
         users: dict[int, list[StageNode]] = {}
         for node in self.nodes:
             sources: list[StageNode | Source] = []
-            feeds = []
+            feeds: list[tuple[StageNode | Source, int]] = []
             for port, maker in zip(node.plan.inputs, self.plan.sources(node.index)):
                 if maker is None:
-                    feeds.append((self._source.slots, len(self._source.slots), position[port.tensor]))
+                    feeds.append((self._source, position[port.tensor]))
                     sources.append(self._source)
                 else:
                     made = self.nodes[maker]
                     tensors = [output.tensor for output in made.plan.outputs]
-                    feeds.append((made.slots, made.n_slots, tensors.index(port.tensor)))
+                    feeds.append((made, tensors.index(port.tensor)))
                     sources.append(made)
                     users.setdefault(maker, []).append(node)
             node.sources = tuple(dict.fromkeys(sources))
@@ -346,18 +417,19 @@ class LaneRunner:
             final.is_final = True
             final.users += (self._sink,)
         producer = self.plan.producer
-        self._results: list[tuple[list[tuple[Array, ...]], int]] = []
+        self._results: list[tuple[StageNode | Source, int]] = []
         for port in self._outputs:
             if port.tensor in producer:
                 made = self.nodes[producer[port.tensor]]
                 tensors = [output.tensor for output in made.plan.outputs]
-                self._results.append((made.slots, tensors.index(port.tensor)))
+                self._results.append((made, tensors.index(port.tensor)))
             else:
-                self._results.append((self._source.slots, position[port.tensor]))
+                self._results.append((self._source, position[port.tensor]))
 
     def _arrange_wake_ups(self) -> None:
         home = {node: unit for unit in self.units for node in unit.stages}
         entering = [home[node] for node in self.nodes if self._source in node.sources]
+        self._entering_units = tuple(dict.fromkeys(entering))
         self._final_units = tuple(dict.fromkeys(home[node] for node in self.finals))
         for node in self.nodes:
             own = home[node]
@@ -424,7 +496,7 @@ class LaneRunner:
         engine = node.engine
         outputs = node.slots[frame % node.n_slots]
         received = clock()
-        engine.receive([slots[frame % length][position] for slots, length, position in node.feeds])
+        engine.receive([made.slots[frame % made.n_slots][position] for made, position in node.feeds])
         if not engine.holds_inputs:
             node.taken = frame + 1
             for unit in node.wakes_on_take:
@@ -502,7 +574,7 @@ def _first(node: StageNode) -> Callable[[], int]:
     """First invocation, on frame 0 of the stages before: allocates, packs weights, starts threads."""
 
     def invoke() -> int:
-        inputs = [slots[0][position] for slots, _, position in node.feeds]
+        inputs = [made.slots[0][position] for made, position in node.feeds]
         try:
             node.engine.receive(inputs)
             begin = time.monotonic_ns()
@@ -520,9 +592,7 @@ def _first(node: StageNode) -> Callable[[], int]:
 
 def _ring_length(plan: LanePlan, outputs: Sequence[Port], stage: int, queue_depth: int) -> int:
     """Slots of a stage's ring: a tensor that skips stages waits while the frame passes them."""
-    level: list[int] = []
-    for number in range(len(plan.stages)):
-        level.append(1 + max((level[s] for s in plan.sources(number) if s is not None), default=-1))
+    level = levels(plan)
     distance = [
         level[number] - level[stage]
         for number in range(len(plan.stages))

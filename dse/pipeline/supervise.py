@@ -11,7 +11,7 @@ import os
 import selectors
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,9 @@ from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import Array, numpy_type
 from dse.pipeline.lane import KINDS, load_frames, save_frames
 from dse.pipeline.plan import LanePlan, PipelinePlan, entering_stages, final_stages
+from dse.pipeline.stream import FrameSink, ThreadedSource, refuse_shared_state, run_stream
 from dse.pipeline.timeline import LaneTimes, Stamps, lane_times
+from dse.pipeline.watch import StallWatch
 
 BUILD_TIMEOUT_S = 180.0
 STALL_S = 4.0
@@ -231,10 +233,103 @@ class Pipeline:
         except DeviceError as error:
             raise DeviceError(f"plan {self.plan.name!r}, lane {lane}: {error}") from None
 
+    def map(self, frames: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
+        """Run frames of your own; yield their outputs in order.
+
+        Parameters
+        ----------
+        frames
+            Any iterable, for example a generator; pulled as lanes have room, in the calling
+            thread (see ``stream`` for sources that block).
+
+        Raises
+        ------
+        InputError
+            A frame does not fit the model, or a model with state has several lanes.
+        ChildDiedError, ChildTimeoutError, DeviceError
+            A lane died, stalled or failed.  All lanes are ended.
+        """
+        source = iter(frames)
+        return self._stream(lambda: next(source, None), None)
+
+    def stream(self, source: Iterable[Sequence[Array]], sink: FrameSink) -> int:
+        """Run frames from a source to a sink; the source may block, it has a thread of its own.
+
+        Returns
+        -------
+        int
+            Number of frames.
+
+        Raises
+        ------
+        Exception
+            What the source or the sink raised, or as ``map``.
+        """
+        pulled = ThreadedSource(source)
+        number = 0
+        try:
+            for outputs in self._stream(pulled.pull, pulled.wake_fd):
+                sink(number, outputs)
+                number += 1
+        finally:
+            pulled.close()
+        return number
+
+    def _stream(
+        self, pull: Callable[[], Sequence[Array] | None], wake_fd: int | None
+    ) -> Iterator[tuple[Array, ...]]:
+        refuse_shared_state(self.plan)
+        return run_stream(
+            self, pull, self._queue_depth, lambda frame: check_frames(self.plan, [frame]), wake_fd
+        )
+
+    def begin_stream(self, requests: Sequence[dict[str, object]]) -> None:
+        """Send each lane its request (see ``stream.Host``)."""
+        if not self._children:
+            raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
+        self._clear_status()
+        for child, request in zip(self._children, requests):
+            child.send(request)
+
+    def filenos(self) -> tuple[int, ...]:
+        """Descriptors that become readable when a lane answers or dies."""
+        return tuple(child.fileno() for child in self._children)
+
+    def lane_answer(self, lane: int) -> None:
+        """Read the answer that ends a lane's stream."""
+        self._receive(lane, "streaming")
+
+    def new_watch(self) -> StallWatch:
+        """Return a watch with this pipeline's patience."""
+        return StallWatch(max(self._stall_s, 10 * self.slowest_ns / 1e9))
+
+    def counters(self, lane: int) -> tuple[int, ...]:
+        """Frames begun and done of each stage of a lane, as its process counts them."""
+        return tuple(self._status[lane])
+
+    def stuck_error(self, lane: int, limit_s: float) -> DseError:
+        """Return the error for a lane that stands still."""
+        return ChildTimeoutError(self._stuck_text(lane, limit_s, "streaming"))
+
+    def give_up(self, error: DseError) -> DseError:
+        """End all lanes; return the error with what had been delivered."""
+        lost = self._lost("streaming")
+        self.close(kill=True)
+        return type(error)(f"{error}{lost}")
+
+    def folder(self) -> Path:
+        """Folder for temporary files."""
+        return self._path("")
+
     def check_affinity(self) -> tuple[tuple[ThreadRecord, ...], ...]:
         """Read the mask of every thread of every lane back again."""
         answers = self._ask([{"command": "affinity"}] * len(self.plan.lanes), 10.0, "reading masks back")
         return tuple(read_threads(answer["threads"]) for _, answer in sorted(answers.items()))
+
+    def resident_bytes(self) -> tuple[int, ...]:
+        """Resident memory of each lane's process at the moment."""
+        answers = self._ask([{"command": "memory"}] * len(self.plan.lanes), 10.0, "reading memory")
+        return tuple(int(answer["rss_bytes"]) for _, answer in sorted(answers.items()))
 
     def _build(self) -> None:
         frames = self._path("frames.npz")
@@ -284,8 +379,7 @@ class Pipeline:
         if not self._children:
             raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
         try:
-            for status in self._status:
-                status[:] = memoryview(bytes(8 * len(status))).cast("q")
+            self._clear_status()
             for child, request in zip(self._children, requests):
                 if request is not None:
                     child.send(request)
@@ -301,7 +395,7 @@ class Pipeline:
     def _gather(self, lanes: Sequence[int], timeout_s: float | None, doing: str) -> dict[int, dict[str, Any]]:
         answers: dict[int, dict[str, Any]] = {}
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        stall = _StallWatch(max(self._stall_s, 10 * self.slowest_ns / 1e9))
+        stall = self.new_watch()
         with selectors.DefaultSelector() as selector:
             # Idle lanes are watched too: their death is noticed at once.
             for lane, child in enumerate(self._children):
@@ -309,11 +403,7 @@ class Pipeline:
             while len(answers) < len(lanes):
                 for key, _ in selector.select(_POLL_S):
                     lane = key.data
-                    answer = self._children[lane].receive(STALL_S, doing)
-                    if "failed" in answer:
-                        kind = KINDS.get(answer["failed"]["kind"], DeviceError)
-                        raise kind(f"{self._children[lane].name}: {answer['failed']['message']}")
-                    answers[lane] = answer
+                    answers[lane] = self._receive(lane, doing)
                 if doing == "building the stages":
                     if deadline is not None and time.monotonic() > deadline:
                         raise ChildTimeoutError(
@@ -322,9 +412,20 @@ class Pipeline:
                         )
                     continue
                 for lane in lanes:
-                    if lane not in answers and stall.stuck(lane, tuple(self._status[lane])):
+                    if lane not in answers and stall.stuck(lane, self.counters(lane)):
                         raise ChildTimeoutError(self._stuck_text(lane, stall.limit_s, doing))
         return answers
+
+    def _receive(self, lane: int, doing: str) -> dict[str, Any]:
+        answer = self._children[lane].receive(STALL_S, doing)
+        if "failed" in answer:
+            kind = KINDS.get(answer["failed"]["kind"], DeviceError)
+            raise kind(f"{self._children[lane].name}: {answer['failed']['message']}")
+        return answer
+
+    def _clear_status(self) -> None:
+        for status in self._status:
+            status[:] = memoryview(bytes(8 * len(status))).cast("q")
 
     def _stuck_text(self, lane: int, limit_s: float, doing: str) -> str:
         status = self._status[lane]
@@ -345,22 +446,6 @@ class Pipeline:
         return (
             f"\n  Frames delivered before that: {counts}.  All lanes were ended; this run's figures are lost."
         )
-
-
-class _StallWatch:
-    """Notices that a lane's counters have stood still for too long."""
-
-    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limit_s = limit_s
-        self._clock = clock
-        self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
-
-    def stuck(self, lane: int, counters: tuple[int, ...]) -> bool:
-        before = self._seen.get(lane)
-        if before is None or before[0] != counters:
-            self._seen[lane] = (counters, self._clock())
-            return False
-        return self._clock() - before[1] > self.limit_s
 
 
 def check_frames(plan: PipelinePlan, frames: Sequence[Sequence[Array]]) -> None:

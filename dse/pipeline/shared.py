@@ -1,0 +1,54 @@
+"""Memory that the parent and a lane share: slots for a stream's inputs and outputs."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dse.pipeline.engine import Array, numpy_type, padded_bytes
+from dse.pipeline.plan import Port
+
+Slots = list[tuple[Array, ...]]
+_FAST = Path("/dev/shm")  # noqa: S108 - memory, not disk; the file's name is random and its mode 0600
+
+
+def make_shared_file(inputs: Sequence[Port], outputs: Sequence[Port], n_slots: int, fallback: Path) -> Path:
+    """Make a file for the slots, in memory where the system has such a folder."""
+    size = n_slots * sum(padded_bytes(port.n_bytes) for port in (*inputs, *outputs))
+    folder = _FAST if os.access(_FAST, os.W_OK) else fallback
+    handle, name = tempfile.mkstemp(prefix="dse-slots-", dir=folder)
+    try:
+        os.ftruncate(handle, max(size, mmap.PAGESIZE))
+    except BaseException:
+        Path(name).unlink()
+        raise
+    finally:
+        os.close(handle)
+    return Path(name)
+
+
+def map_slots(
+    path: Path, inputs: Sequence[Port], outputs: Sequence[Port], n_slots: int
+) -> tuple[Slots, Slots]:
+    """Map the file: per slot an array for each input, and for each output."""
+    with path.open("r+b") as stream:
+        memory = mmap.mmap(stream.fileno(), 0)
+    offset = 0
+    found: list[Slots] = []
+    for ports in (inputs, outputs):
+        slots: Slots = []
+        for _ in range(n_slots):
+            arrays = []
+            for port in ports:
+                kind = numpy_type(port)
+                count = int(np.prod(port.shape, dtype=np.int64))
+                arrays.append(np.frombuffer(memory, kind, count, offset).reshape(port.shape))
+                offset += padded_bytes(port.n_bytes)
+            slots.append(tuple(arrays))
+        found.append(slots)
+    return found[0], found[1]

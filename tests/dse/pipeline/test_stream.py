@@ -1,0 +1,165 @@
+"""Frames of one's own through real lanes: in order, whatever happens."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dse.errors import ChildDiedError, ChildTimeoutError, DeviceError, InputError
+from dse.pipeline.supervise import Pipeline
+from dse.pipeline.watch import StallWatch
+
+
+@pytest.fixture
+def lanes(tiny, cores):
+    """Two lanes of different shape, so that they run at different rates."""
+    return tiny.plan(
+        [tiny.whole((cores[0],))], [tiny.stage(n, (cores[1],)) for n in range(3)], name="two unlike lanes"
+    )
+
+
+def numbered(tiny, n: int):
+    ramp = np.arange(tiny.size, dtype=np.float32)[None, :]
+    return ((ramp + number,) for number in range(n))
+
+
+def check(tiny, outputs, n: int) -> None:
+    count = 0
+    for (got,), frame in itertools.zip_longest(outputs, numbered(tiny, n)):
+        np.testing.assert_array_equal(got, tiny.expected(frame), err_msg=f"frame {count}")
+        count += 1
+    assert count == n
+
+
+@pytest.mark.parametrize("n_frames", [0, 1, 2, 3000])
+def test_outputs_come_in_the_order_of_the_frames(tiny, lanes, n_frames):
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        check(tiny, pipeline.map(numbered(tiny, n_frames)), n_frames)
+
+
+def test_a_pipeline_can_stream_and_run_again_and_again(tiny, lanes):
+    with Pipeline(lanes, tiny.frames(3)) as pipeline:
+        for _ in range(3):
+            check(tiny, pipeline.map(numbered(tiny, 100)), 100)
+            assert all(run.n_frames == 50 for run in pipeline.run(n_frames=50))
+            assert len(pipeline.collect(5)[1]) == 5
+
+
+@pytest.mark.parametrize("engine", ["compiled", "interpreter"])
+def test_both_engines_stream(tiny, lanes, engine):
+    with Pipeline(lanes, tiny.frames(1), engine=engine) as pipeline:
+        check(tiny, pipeline.map(numbered(tiny, 300)), 300)
+
+
+def test_leaving_a_stream_early_leaves_the_pipeline_usable(tiny, lanes):
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        stream = pipeline.map(numbered(tiny, 10**9))
+        check(tiny, itertools.islice(stream, 20), 20)
+        stream.close()
+        check(tiny, pipeline.map(numbered(tiny, 50)), 50)
+
+
+def test_a_source_that_raises_is_heard_and_the_pipeline_stays_usable(tiny, lanes):
+    def faulty():
+        yield from numbered(tiny, 7)
+        raise OSError("camera unplugged")
+
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        with pytest.raises(OSError, match="camera unplugged"):
+            list(pipeline.map(faulty()))
+        with pytest.raises(OSError, match="camera unplugged"):
+            pipeline.stream(faulty(), lambda number, outputs: None)
+        check(tiny, pipeline.map(numbered(tiny, 50)), 50)
+
+
+def test_a_frame_that_does_not_fit_is_refused_and_the_pipeline_stays_usable(tiny, lanes):
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        with pytest.raises(InputError, match="float64"):
+            list(pipeline.map([(np.zeros((1, tiny.size)),)]))
+        check(tiny, pipeline.map(numbered(tiny, 50)), 50)
+
+
+def test_a_source_that_blocks_does_not_hold_back_outputs(tiny, lanes):
+    seen = []
+    first_is_out = threading.Event()
+
+    def camera():
+        frames = numbered(tiny, 2)
+        yield next(frames)
+        assert first_is_out.wait(20), "the first frame's outputs must come while the source blocks"
+        yield next(frames)
+
+    def sink(number, outputs):
+        seen.append((number, outputs[0]))
+        first_is_out.set()
+
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        assert pipeline.stream(camera(), sink) == 2
+    assert [number for number, _ in seen] == [0, 1]
+    check(tiny, [(values,) for _, values in seen], 2)
+
+
+def test_a_slow_consumer_is_no_stall(tiny, lanes):
+    with Pipeline(lanes, tiny.frames(1), stall_s=0.3) as pipeline:
+        for number, _ in enumerate(pipeline.map(numbered(tiny, 40))):
+            if number in (0, 20):
+                time.sleep(0.8)
+
+
+def test_killing_a_lane_ends_the_stream_and_tells_what_was_delivered(tiny, lanes):
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        threading.Timer(0.4, os.kill, (pipeline.pids[1], signal.SIGKILL)).start()
+        received = []
+        with pytest.raises(ChildDiedError, match=r"lane 1 .*SIGKILL(.|\n)*Frames delivered before that"):
+            received.extend(pipeline.map(numbered(tiny, 10**9)))
+        with pytest.raises(DeviceError, match="not running"):
+            list(pipeline.map(numbered(tiny, 1)))
+    # What had come out by then was right (extend keeps nothing of a generator that raises).
+    assert received == [] or np.array_equal(received[0][0], tiny.expected(next(numbered(tiny, 1))))
+
+
+def test_a_lane_that_stands_still_ends_the_stream(tiny, lanes):
+    with Pipeline(lanes, tiny.frames(1), stall_s=0.5) as pipeline:
+        threading.Timer(0.3, os.kill, (pipeline.pids[0], signal.SIGSTOP)).start()
+        with pytest.raises(ChildTimeoutError, match=r"lane 0.*nothing moved for"):
+            for _ in pipeline.map(numbered(tiny, 10**9)):
+                pass
+
+
+def test_frames_of_a_model_with_state_are_not_dealt_to_copies(tiny, lanes):
+    with (
+        Pipeline(replace(lanes, stateful=True), tiny.frames(1)) as pipeline,
+        pytest.raises(InputError, match="one stream needs one lane; the plan has 2"),
+    ):
+        pipeline.map(numbered(tiny, 1))
+
+
+@pytest.mark.slow
+def test_ten_thousand_frames_without_growth(tiny, lanes):
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        check(tiny, pipeline.map(numbered(tiny, 2000)), 2000)
+        before = pipeline.resident_bytes()
+        check(tiny, pipeline.map(numbered(tiny, 10_000)), 10_000)
+        grown = [after - first for first, after in zip(before, pipeline.resident_bytes())]
+    assert max(grown) < 1 << 20, f"lanes grew by {grown} bytes"
+
+
+def test_the_stall_watch_by_hand():
+    now = [0.0]
+    watch = StallWatch(2.0, lambda: now[0])
+    assert not watch.stuck(0, (1, 1))
+    now[0] = 1.9
+    assert not watch.stuck(0, (1, 1))
+    now[0] = 2.1
+    assert watch.stuck(0, (1, 1))
+    assert not watch.stuck(0, (1, 2)), "it moved"
+    now[0] = 9.0
+    watch.forget(0)
+    assert not watch.stuck(0, (1, 2)), "nobody looked"
