@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dse.errors import InputError
 from dse.flatbuffer.records import Options
 from dse.zoo.draft import Array, Draft, DraftOperator, DraftTensor
 
 # Small integer constants (shapes, axes, permutations) are shared as converters do.
 SHARED_CONSTANT_BYTES = 64
+# More than any published architecture here needs; beyond it the memory of most machines ends.
+MAX_WEIGHT_BYTES = 4 << 30
 
 
 class Builder:
@@ -39,6 +43,7 @@ class Builder:
         self.description = description
         self.seed = seed
         self.sampled = sampled
+        self._weight_bytes = 0
         self._tensors: list[DraftTensor] = []
         self._operators: list[DraftOperator] = []
         self._inputs: list[int] = []
@@ -63,7 +68,18 @@ class Builder:
         """Return seeded values, uniform in [-1, 1).
 
         Uniform, because these are exact on every platform: no library function is involved.
+
+        Raises
+        ------
+        InputError
+            The weights of the model together are beyond ``MAX_WEIGHT_BYTES``.
         """
+        self._weight_bytes += 4 * math.prod(shape)
+        if self._weight_bytes > MAX_WEIGHT_BYTES:
+            raise InputError(
+                f"{self.name}: the weights would be larger than {MAX_WEIGHT_BYTES >> 30} GiB; "
+                "choose smaller parameters"
+            )
         digest = hashlib.sha256(self.full_name(name).encode()).digest()
         entropy = [self.seed, *np.frombuffer(digest[:16], dtype="<u4").tolist()]
         values = np.random.Generator(np.random.PCG64(entropy)).random(tuple(shape), dtype=np.float32)

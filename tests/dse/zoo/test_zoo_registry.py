@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dse.errors import InputError
 from dse.flatbuffer.encode import encode
-from dse.flatbuffer.reader import read_model
+from dse.flatbuffer.layers import build_graph
+from dse.flatbuffer.reader import model_from_bytes, read_model
 from dse.zoo import ZOO, build, build_file, resolve
+from dse.zoo.assemble import assemble
 from dse.zoo.registry import draw
 
 TINY_BERT = {"hidden": 16, "sequence": 6, "layers": 2, "heads": 2, "intermediate": 32, "vocab": 20}
@@ -115,8 +119,44 @@ def test_build_file_needs_a_folder(tmp_path):
 def test_signature_names_are_unique():
     for name in ("two_stream", "bert_encoder"):
         entry = ZOO[name]
-        from dse.zoo.assemble import assemble
-
         signature = assemble(entry.draw(entry.parameters, 0, sampled=False)).signature_defs[0]
         for maps in (signature.inputs, signature.outputs):
             assert len({item.name for item in maps}) == len(maps)
+
+
+@st.composite
+def choices(draw_from, name):
+    """Parameters near the small end of their ranges that fit together."""
+    chosen = {}
+    for key, setting in ZOO[name].settings.items():
+        chosen[key] = draw_from(st.integers(setting.low, min(setting.high, setting.low + 9)))
+    if name == "unet":
+        chosen["depth"] = min(chosen["depth"], 4)
+        chosen["size"] = 16 * draw_from(st.integers(1, 3))
+    if "heads" in chosen:
+        chosen["hidden"] = chosen["heads"] * draw_from(st.integers(2, 5))
+    return chosen
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ZOO if name not in ("alexnet", "resnet50", "inception_v3")]
+)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_any_parameters_give_a_sound_file(name, data):
+    parameters = data.draw(choices(name))
+    draft = ZOO[name].draw(parameters, data.draw(st.integers(0, 2**40)), sampled=name == "bert_encoder")
+    file = model_from_bytes(encode(assemble(draft)), name)
+    graph = build_graph(file)
+    assert file.warnings == ()
+    assert graph.macs > 0
+    if ZOO[name].macs:
+        assert graph.macs == ZOO[name].macs(parameters)
+    if "classes" in parameters:
+        assert all(graph.tensors[index].shape[-1] == parameters["classes"] for index in graph.outputs)
+
+
+def test_weights_beyond_the_limit_are_refused_before_they_are_made():
+    huge = {"hidden": 16_384, "intermediate": 65_536, "layers": 96}
+    with pytest.raises(InputError, match="larger than 4 GiB"):
+        ZOO["bert_encoder"].draw({**ZOO["bert_encoder"].parameters, **huge, "vocab": 1_000_000}, 0)

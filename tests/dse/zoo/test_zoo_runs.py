@@ -18,11 +18,11 @@ from dse.zoo.registry import draw
 SMALL = {
     "alexnet": {"size": 67, "classes": 10},
     "squeezenet": {"size": 64, "classes": 20},
-    "googlenet": {"size": 64, "classes": 20},
-    "resnet50": {"size": 64, "classes": 20},
+    "googlenet": {"size": 65, "classes": 20},
+    "resnet50": {"size": 63, "classes": 20},
     "inception_v3": {"size": 96, "classes": 20},
     "mobilenet_v1": {"size": 96, "width": 50, "classes": 20},
-    "mobilenet_v2": {"size": 96, "width": 50, "classes": 20},
+    "mobilenet_v2": {"size": 97, "width": 50, "classes": 20},
     "bert_encoder": {
         "hidden": 48,
         "sequence": 12,
@@ -33,7 +33,7 @@ SMALL = {
     },
     "unet": {"size": 48, "base": 4, "depth": 3, "classes": 3},
     "streaming_lstm": {"steps": 5, "features": 12, "units": 16, "classes": 6},
-    "two_stream": {"size": 64, "base": 8, "classes": 20},
+    "two_stream": {"size": 51, "base": 8, "classes": 20},
 }
 
 
