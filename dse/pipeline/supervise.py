@@ -28,7 +28,7 @@ from dse.errors import (
     PlatformError,
 )
 from dse.pipeline.affinity import ThreadRecord
-from dse.pipeline.engine import Array, numpy_type
+from dse.pipeline.engine import Array, make_slot, numpy_type
 from dse.pipeline.lane import KINDS, load_frames, save_frames
 from dse.pipeline.plan import LanePlan, PipelinePlan, entering_stages, final_stages
 from dse.pipeline.stream import FrameSink, ThreadedSource, refuse_shared_state, run_stream
@@ -71,7 +71,8 @@ class Pipeline:
     plan
         What to run.
     frames
-        Prepared frames: per frame one array per input of the model.
+        Prepared frames: per frame one array per input of the model.  Only ``run`` and ``collect``
+        use them, and the first invocation of each stage; default: one frame of zeros.
     queue_depth
         Frames that may wait in front of a stage.
     engine
@@ -91,13 +92,15 @@ class Pipeline:
     def __init__(
         self,
         plan: PipelinePlan,
-        frames: Sequence[Sequence[Array]],
+        frames: Sequence[Sequence[Array]] | None = None,
         *,
         queue_depth: int = 2,
         engine: str = "auto",
         stall_s: float = STALL_S,
     ) -> None:
         self.plan = plan
+        if frames is None:
+            frames = [tuple(make_slot(port) for port in plan.inputs)]
         self._frames = [tuple(frame) for frame in frames]
         self._queue_depth = queue_depth
         self._engine = engine
@@ -110,6 +113,42 @@ class Pipeline:
         self.threads: tuple[tuple[ThreadRecord, ...], ...] = ()
         self.memory: tuple[LaneMemory, ...] = ()
         self.engines: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def open(
+        cls,
+        mapping: Path | str,
+        *,
+        model: Path | str | None = None,
+        queue_depth: int = 2,
+        engine: str = "auto",
+    ) -> Pipeline:
+        """Prepare the pipeline of a ``mapping.yaml``, for example of a run folder.
+
+        Parameters
+        ----------
+        mapping
+            The file; its stage files lie where it says.
+        model
+            The whole model, where it can not be found through the run's configuration.
+        queue_depth, engine
+            See the class.
+
+        Examples
+        --------
+        >>> with Pipeline.open("runs/face/mapping.yaml") as pipeline:  # doctest: +SKIP
+        ...     for (scores,) in pipeline.map(frames):
+        ...         show(scores)
+
+        Raises
+        ------
+        InputError
+            See ``opening.open_mapping``.
+        """
+        from dse.pipeline.opening import open_mapping
+
+        plan = open_mapping(Path(mapping), None if model is None else Path(model))
+        return cls(plan, queue_depth=queue_depth, engine=engine)
 
     def __enter__(self) -> Pipeline:
         available = os.sched_getaffinity(0)
