@@ -32,12 +32,16 @@ class ModelFile:
         The bytes of the file, mapped: pages are read from disk when they are touched.
     warnings
         What is unusual about the file, one line each.
+    on_disk
+        Whether ``path`` is a file with exactly these bytes, which the runtime can open; a member of
+        a bundle or a model in memory is not.
     """
 
     path: Path
     model: Model
     data: memoryview = field(repr=False)
     warnings: tuple[str, ...] = ()
+    on_disk: bool = True
 
     @property
     def n_bytes(self) -> int:
@@ -49,14 +53,9 @@ class ModelFile:
         """Short name for people: the file's name without its ending."""
         return self.path.stem.split(SEPARATOR)[-1]
 
-    @property
-    def is_member(self) -> bool:
-        """Whether the model is inside a bundle, so that ``path`` can not be opened."""
-        return not self.path.is_file()
-
     def in_folder(self, folder: Path) -> ModelFile:
-        """Return this model as a file of its own: itself, or a copy of the bundle's member."""
-        if not self.is_member:
+        """Return this model as a file that the runtime can open: itself, or a copy in the folder."""
+        if self.on_disk:
             return self
         path = folder / f"{self.name}.tflite"
         write_bytes(path, self.data)
@@ -94,14 +93,14 @@ def read_model(path: Path) -> ModelFile:
         member = pick_member(data, str(outer), wanted)
         path, data = Path(f"{outer}{SEPARATOR}{member.name}"), member.data
     decoded = decode(data, str(path), lambda name: _open_group(path, name))
-    return ModelFile(path, decoded.model, data, decoded.warnings)
+    return ModelFile(path, decoded.model, data, decoded.warnings, on_disk=path == outer)
 
 
 def model_from_bytes(data: bytes | bytearray | memoryview, name: str = "model") -> ModelFile:
     """Make a ``ModelFile`` of bytes that are not in a file (for example, of ``encode``)."""
     view = memoryview(data).toreadonly()
     decoded = decode(view, name)
-    return ModelFile(Path(f"{name}.tflite"), decoded.model, view, decoded.warnings)
+    return ModelFile(Path(f"{name}.tflite"), decoded.model, view, decoded.warnings, on_disk=False)
 
 
 def map_file(path: Path) -> memoryview:

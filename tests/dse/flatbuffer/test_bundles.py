@@ -82,11 +82,11 @@ def test_bundles_can_not_nest_for_ever(write):
 def test_a_member_becomes_a_file_that_the_runtime_can_open(write, tmp_path):
     path = write(bundle(MODELS))
     file = read_model(path.with_name("all.task!m2.tflite"))
-    assert file.is_member
+    assert not file.on_disk
     out = tmp_path / "out"
     out.mkdir()
     copy = file.in_folder(out)
-    assert not copy.is_member
+    assert copy.on_disk
     assert copy.path == out / "m2.tflite"
     assert copy.sha256 == file.sha256
     assert copy.in_folder(tmp_path) is copy
