@@ -4,6 +4,7 @@
 are random but sized so that outputs move with the input (see ``scaling``).
 """
 
-from dse.zoo.registry import ZOO, Parameter, ZooEntry, build, build_file, resolve
+from dse.zoo.entries import Parameter, ZooEntry
+from dse.zoo.registry import ZOO, build, build_file, resolve
 
 __all__ = ["ZOO", "Parameter", "ZooEntry", "build", "build_file", "resolve"]
