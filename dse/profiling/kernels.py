@@ -8,7 +8,7 @@ product); some disappear into a neighbour's kernel (an activation, a padding).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _CONVOLUTION = ("Convolution", "Fully Connected", "Batch Matrix Multiply")
 _RESHAPE = ("Static Reshape", "Copy", "Static Expand Dims", "Split Dims", "Fuse Dims")
@@ -118,6 +118,35 @@ _MOST_KERNELS = 24
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """Of which kernels operators are made.
+
+    Parameters
+    ----------
+    main
+        By operator, the words with which the name of its own kernel starts.
+    before, after
+        Kernels that may stand in front of or behind an operator's own.
+    vanishing
+        Operators that may have no kernel.
+    vanishing_before
+        Operators that may have no kernel when the next kernel is one of these.
+    rows
+        Operators that may have many kernels of their own.
+    """
+
+    main: Mapping[str, tuple[str, ...]]
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    vanishing: frozenset[str] = frozenset()
+    vanishing_before: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rows: frozenset[str] = frozenset()
+
+
+XNNPACK = Rules(MAIN, BEFORE, AFTER, VANISHING, VANISHING_BEFORE, ROWS)
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """The kernels of one operator: numbers ``start`` to ``stop`` (not included); none when it vanished."""
 
@@ -130,7 +159,9 @@ class Share:
         return self.start == self.stop
 
 
-def align(operators: Sequence[str], kernels: Sequence[str]) -> tuple[Share, ...] | None:
+def align(
+    operators: Sequence[str], kernels: Sequence[str], rules: Rules | None = None
+) -> tuple[Share, ...] | None:
     """Part a row of kernels among a row of operators.
 
     Parameters
@@ -139,6 +170,8 @@ def align(operators: Sequence[str], kernels: Sequence[str]) -> tuple[Share, ...]
         Operator kinds in execution order, for example ``CONV_2D``.
     kernels
         Kernel names in execution order, for example ``Convolution (NHWC, F32) IGEMM``.
+    rules
+        Of which kernels an operator is made; by default those of XNNPACK.
 
     Returns
     -------
@@ -150,6 +183,7 @@ def align(operators: Sequence[str], kernels: Sequence[str]) -> tuple[Share, ...]
     A dynamic programme over (operators, kernels) that finds the parting with the fewest helpers and
     vanished operators, in O(operators x kernels x kernels per operator).
     """
+    rules = rules or XNNPACK
     n, m = len(operators), len(kernels)
     # best[i][j]: least penalty of giving the first j kernels to the first i operators, and the
     # number of kernels that the last of them got.
@@ -157,7 +191,7 @@ def align(operators: Sequence[str], kernels: Sequence[str]) -> tuple[Share, ...]
     for i, operator in enumerate(operators):
         row: dict[int, tuple[int, int]] = {}
         for j, (penalty, _) in best[i].items():
-            for taken, extra in _takes(operator, kernels[j : j + _MOST_KERNELS]):
+            for taken, extra in _takes(operator, kernels[j : j + _MOST_KERNELS], rules):
                 if j + taken not in row or penalty + extra < row[j + taken][0]:
                     row[j + taken] = (penalty + extra, taken)
         best.append(row)
@@ -172,21 +206,21 @@ def align(operators: Sequence[str], kernels: Sequence[str]) -> tuple[Share, ...]
     return tuple(reversed(shares))
 
 
-def _takes(operator: str, kernels: Sequence[str]) -> list[tuple[int, int]]:
+def _takes(operator: str, kernels: Sequence[str], rules: Rules) -> list[tuple[int, int]]:
     """Return (number of kernels, penalty) for each way in which an operator may start this row."""
-    found = [(0, _VANISHED_PENALTY)] if operator in VANISHING else []
-    if kernels and _starts_with(kernels[0], VANISHING_BEFORE.get(operator, ())):
+    found = [(0, _VANISHED_PENALTY)] if operator in rules.vanishing else []
+    if kernels and _starts_with(kernels[0], rules.vanishing_before.get(operator, ())):
         found.append((0, _VANISHED_PENALTY))
-    main = MAIN.get(operator)
+    main = rules.main.get(operator)
     if main is None:
         return found
     penalty, has_main = 0, False
     for taken, kernel in enumerate(kernels, start=1):
         if _starts_with(kernel, main):
             if has_main:
-                penalty += _ROW_PENALTY if operator in ROWS else _SECOND_PENALTY
+                penalty += _ROW_PENALTY if operator in rules.rows else _SECOND_PENALTY
             has_main = True
-        elif _starts_with(kernel, AFTER if has_main else BEFORE):
+        elif _starts_with(kernel, rules.after if has_main else rules.before):
             penalty += _HELPER_PENALTY
         else:
             break
@@ -196,4 +230,4 @@ def _takes(operator: str, kernels: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _starts_with(kernel: str, words: Sequence[str]) -> bool:
-    return any(kernel.startswith(f"{word} (") for word in words)
+    return any(kernel == word or kernel.startswith(f"{word} (") for word in words)
