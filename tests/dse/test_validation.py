@@ -21,8 +21,10 @@ from dse.flatbuffer.reader import read_model
 from dse.pipeline.measure import PlanMeasurement, Repeat
 from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, whole_model_plan
 from dse.pipeline.timeline import LaneTimes, Percentiles, StageTimes
-from dse.validation import check_outputs, compare, moving_frames, prediction_error
+from dse.validation import check_outputs, compare, measured_stage_times, moving_frames, prediction_error
 from solvers.evaluate import Evaluation, LaneEvaluation, StageEvaluation
+from solvers.mapping import Lane, Mapping, Stage
+from solvers.problem import StageTime
 
 CORES = sorted(os.sched_getaffinity(0))
 
@@ -167,38 +169,92 @@ def test_series_that_can_not_be_compared():
         compare(Y, one([1.0, 2.0]), one(np.zeros(2, np.int8)))
 
 
-def measured(busy: list[list[int]], rates: list[float]) -> PlanMeasurement:
-    lanes = tuple(
-        LaneTimes(
-            rates[0],
-            10,
-            Percentiles(900, 950, 990),
-            (900,),
-            tuple(
-                StageTimes(f"s{n}", 10, value - 20, 10, 5, 100, 100, 100, 50, (value,))
-                for n, value in enumerate(lane)
-            ),
-        )
-        for lane in busy
+def lane_of(busy: list[int], rate: float) -> LaneTimes:
+    """Stages that receive for 10 and send for 10 of their busy time."""
+    stages = tuple(
+        StageTimes(f"s{n}", 10, value - 20, 10, 5, 100, 100, 100, 50, (value,))
+        for n, value in enumerate(busy)
     )
+    return LaneTimes(rate, 10, Percentiles(900, 950, 990), (900,), stages)
+
+
+def measured(
+    busy: list[list[int]], rates: list[float], alone: list[list[int]] | None = None
+) -> PlanMeasurement:
     repeats = tuple(
-        Repeat((replace(lanes[0], throughput_hz=rate), *lanes[1:]), snapshot(()), Drift(0, 0, ()), (0, 1), ())
+        Repeat(tuple(lane_of(lane, rate) for lane in busy), snapshot(()), Drift(0, 0, ()), (0, 1), ())
         for rate in rates
     )
-    return PlanMeasurement("p", repeats, lanes, 1000, 2000, (), ())
+    empty = tuple(lane_of(lane, 1.0) for lane in alone or busy)
+    return PlanMeasurement("p", repeats, empty, 1000, 2000, (), ())
+
+
+def predict(*lanes: list[int]) -> Evaluation:
+    """Stages that receive for 20 of their busy time."""
+    return Evaluation(
+        tuple(
+            LaneEvaluation(
+                tuple(StageEvaluation(value - 20, 20, value, 0) for value in lane), max(lane), 810, 0
+            )
+            for lane in lanes
+        ),
+        (0,),
+        (2,),
+        None,
+        (),
+    )
 
 
 def test_prediction_is_compared_stage_by_stage():
-    stages = (StageEvaluation(80, 20, 100, 0), StageEvaluation(200, 0, 200, 0))
-    predicted = Evaluation((LaneEvaluation(stages, 200, 810, 1),), (0,), (2,), None, ())
-    error = prediction_error(predicted, measured([[125, 200]], [4e6, 5e6, 6.25e6]))
+    error = prediction_error(predict([100, 200]), measured([[125, 200]], [4e6, 5e6, 6.25e6]))
     assert error.throughput == pytest.approx(0.0)
     assert error.throughput_interval == (pytest.approx(-0.2), pytest.approx(0.25))
     assert error.latency == pytest.approx(-0.1)
     assert [(s.name, s.error) for s in error.stages] == [("s0", pytest.approx(-0.2)), ("s1", 0.0)]
+    assert error.causes == ()
+
+
+def test_contention_is_told_from_a_wrong_layer_sum():
+    slow_under_load = prediction_error(predict([1000]), measured([[1500]], [1e9 / 1500], [[1000]]))
+    assert slow_under_load.stages[0].contention == pytest.approx(1480 / 980)
+    assert len(slow_under_load.causes) == 1
+    assert "s0 (bottleneck of lane 0): contention: 1.51 times" in slow_under_load.causes[0]
+    slow_anyway = prediction_error(predict([1000]), measured([[1500]], [1e9 / 1500]))
+    assert len(slow_anyway.causes) == 1
+    assert "alone it computes for 1.48 us, predicted 980 ns" in slow_anyway.causes[0]
+
+
+def test_time_lost_between_frames_is_overhead_of_the_lane():
+    found = prediction_error(predict([1000, 500]), measured([[1000, 500]], [1e9 / 1200]))
+    assert found.overhead_ns == (200,)
+    assert "lane 0: 200 ns between two frames" in found.causes[-1]
+
+
+def test_stages_that_share_cores_add_up_before_overhead_is_counted():
+    x, y = Port(0, "x", "float32", (1,), 4), Port(1, "y", "float32", (1,), 4)
+    z = Port(2, "z", "float32", (1,), 4)
+    stages = tuple(
+        StagePlan(f"s{n}", Path("-"), "cpu", (0,), 1, (a,), (b,)) for n, (a, b) in enumerate([(x, y), (y, z)])
+    )
+    plan = PipelinePlan("p", (LanePlan(stages),), (x,), (z,))
+    found = prediction_error(predict([1000, 500]), measured([[1000, 500]], [1e9 / 1500]), plan)
+    assert found.overhead_ns == (0,)
+
+
+def test_measured_stages_become_times_for_the_next_search():
+    mapping = Mapping(
+        (Lane((Stage((0, 1), 0, 0), Stage((2,), 1, 1))), Lane((Stage((0, 1), 0, 2), Stage((2,), 0, 2))))
+    )
+    times = measured_stage_times(mapping, measured([[120, 220], [140, 320]], [1.0]))
+    assert times == (
+        StageTime(frozenset({0, 1}), 0, 110),
+        StageTime(frozenset({2}), 1, 200),
+        StageTime(frozenset({2}), 0, 300),
+    )
 
 
 def test_a_prediction_of_other_stages_is_refused():
-    predicted = Evaluation((LaneEvaluation((StageEvaluation(1, 0, 1, 0),), 1, 1, 0),), (0,), (1,), None, ())
     with pytest.raises(MismatchError, match="1 stages were predicted, 2 measured"):
-        prediction_error(predicted, measured([[100, 200]], [1.0]))
+        prediction_error(predict([100]), measured([[100, 200]], [1.0]))
+    with pytest.raises(MismatchError, match="the mapping has 1 stages, 2 were measured"):
+        measured_stage_times(Mapping((Lane((Stage((0,), 0, 0),)),)), measured([[100, 200]], [1.0]))

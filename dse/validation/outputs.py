@@ -1,4 +1,4 @@
-"""Whether the stages give the whole model's outputs, and whether the prediction was right.
+"""Whether the stages give the whole model's outputs.
 
 Split and whole model run under the same kernels in the same kind of process, several frames in a
 row, so that state is compared too.  Outputs should be bit-equal; where fusing differs at a cut,
@@ -20,10 +20,8 @@ from dse.errors import MismatchError
 from dse.graph import LayerGraph
 from dse.inputs import STYLES, Frame, make_frames
 from dse.pipeline.engine import Array
-from dse.pipeline.measure import PlanMeasurement
 from dse.pipeline.plan import LanePlan, PipelinePlan, StagePlan
 from dse.pipeline.supervise import Pipeline
-from solvers.evaluate import Evaluation
 
 FLOAT_TOLERANCE = 1e-4
 """Allowed difference of floating-point outputs, as a share of the output's range over all frames."""
@@ -229,68 +227,6 @@ def moving_frames(
             return frames, True
         candidates.append(frames)
     return candidates[0], False
-
-
-@dataclass(frozen=True, slots=True)
-class StageError:
-    """A stage, predicted and measured, per frame."""
-
-    lane: int
-    name: str
-    predicted_busy_ns: int
-    measured_busy_ns: int
-
-    @property
-    def error(self) -> float:
-        """(predicted - measured) / measured."""
-        return self.predicted_busy_ns / max(1, self.measured_busy_ns) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionError:
-    """A plan, predicted and measured; errors are (predicted - measured) / measured.
-
-    ``throughput_interval`` spans the repeats that count.
-    """
-
-    plan: str
-    throughput: float
-    throughput_interval: tuple[float, float]
-    latency: float
-    stages: tuple[StageError, ...]
-
-
-def prediction_error(predicted: Evaluation, measured: PlanMeasurement) -> PredictionError:
-    """Compare a prediction with a measurement, stage by stage.
-
-    Parameters
-    ----------
-    predicted
-        Of the mapping that the plan was made from: same lanes and stages, in the same order.
-    measured
-        Of the plan.
-
-    Raises
-    ------
-    MismatchError
-        The two do not have the same lanes and stages.
-    """
-    wanted = [(lane, stage) for lane, one in enumerate(predicted.lanes) for stage in one.stages]
-    if [lane for lane, _ in wanted] != [stage.lane for stage in measured.stages]:
-        raise MismatchError(
-            f"plan {measured.plan!r}: {len(wanted)} stages were predicted, {len(measured.stages)} measured"
-        )
-    low, high = measured.spread_hz
-    return PredictionError(
-        measured.plan,
-        predicted.throughput_hz / measured.throughput_hz - 1,
-        (predicted.throughput_hz / high - 1, predicted.throughput_hz / low - 1),
-        predicted.latency_ns / max(1, measured.empty_latency_ns.median) - 1,
-        tuple(
-            StageError(lane, got.name, stage.busy_ns, got.busy_ns)
-            for (lane, stage), got in zip(wanted, measured.stages)
-        ),
-    )
 
 
 def _run(plan: PipelinePlan, frames: Sequence[Frame], engine: str) -> list[tuple[Array, ...]]:

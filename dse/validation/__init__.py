@@ -1,0 +1,26 @@
+"""Whether stages give the whole model's outputs, and whether predictions were right."""
+
+from dse.validation.outputs import (
+    FLOAT_TOLERANCE,
+    STEP_TOLERANCE,
+    OutputCheck,
+    OutputDifference,
+    check_outputs,
+    compare,
+    moving_frames,
+)
+from dse.validation.prediction import PredictionError, StageError, measured_stage_times, prediction_error
+
+__all__ = [
+    "FLOAT_TOLERANCE",
+    "STEP_TOLERANCE",
+    "OutputCheck",
+    "OutputDifference",
+    "PredictionError",
+    "StageError",
+    "check_outputs",
+    "compare",
+    "measured_stage_times",
+    "moving_frames",
+    "prediction_error",
+]

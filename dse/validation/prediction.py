@@ -1,0 +1,233 @@
+"""Whether predictions were right, where they were not and why, and what to learn from it.
+
+The causes are told apart by what was measured besides: the same stage alone in an empty lane
+(contention), its receive and send times (transfer), and the time between two frames of a lane
+against its busiest cores (overhead of waking and handing over).
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from dse.errors import MismatchError
+from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.plan import PipelinePlan
+from dse.units import format_ns
+from solvers.evaluate import Evaluation, StageEvaluation
+from solvers.mapping import Mapping
+from solvers.problem import StageTime
+
+NOTICEABLE = 0.05
+"""Causes that explain less than this share of a stage's busy time are not named."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageError:
+    """A stage, predicted and measured, per frame.
+
+    Parameters
+    ----------
+    lane, name
+        Which stage.
+    predicted_busy_ns, measured_busy_ns
+        Time that its cores are taken.
+    predicted_compute_ns, measured_compute_ns, empty_compute_ns
+        Time in the runtime: predicted, in the full pipeline, and with one frame in an empty lane.
+    predicted_transfer_ns, measured_transfer_ns
+        Time to receive and send.
+    """
+
+    lane: int
+    name: str
+    predicted_busy_ns: int
+    measured_busy_ns: int
+    predicted_compute_ns: int
+    measured_compute_ns: int
+    empty_compute_ns: int
+    predicted_transfer_ns: int
+    measured_transfer_ns: int
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted_busy_ns / max(1, self.measured_busy_ns) - 1
+
+    @property
+    def contention(self) -> float:
+        """How many times slower the stage computes while the others work (below 1: it waits less)."""
+        return self.measured_compute_ns / max(1, self.empty_compute_ns)
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """What explains the difference, largest first."""
+        model = self.empty_compute_ns - self.predicted_compute_ns
+        load = self.measured_compute_ns - self.empty_compute_ns
+        transfer = self.measured_transfer_ns - self.predicted_transfer_ns
+        named = [
+            (
+                model,
+                f"alone it computes for {format_ns(self.empty_compute_ns)}, "
+                f"predicted {format_ns(self.predicted_compute_ns)}",
+            ),
+            (
+                load,
+                f"{'contention' if load > 0 else 'warmer caches'}: {self.contention:.2f} times "
+                f"its time alone while everything works",
+            ),
+            (
+                transfer,
+                f"transfers take {format_ns(self.measured_transfer_ns)}, "
+                f"predicted {format_ns(self.predicted_transfer_ns)}",
+            ),
+        ]
+        limit = NOTICEABLE * max(1, self.measured_busy_ns)
+        return tuple(text for size, text in sorted(named, key=lambda n: -abs(n[0])) if abs(size) >= limit)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionError:
+    """A plan, predicted and measured; errors are (predicted - measured) / measured.
+
+    Parameters
+    ----------
+    plan
+        Its name.
+    throughput, latency
+        Errors of the whole.
+    throughput_interval
+        Error against the fastest and the slowest repeat that counts.
+    overhead_ns
+        Per lane: time between two frames beyond what its busiest cores need for one.
+    stages
+        One by one.
+    disturbances
+        What else the machine did while it was measured.
+    """
+
+    plan: str
+    throughput: float
+    throughput_interval: tuple[float, float]
+    latency: float
+    overhead_ns: tuple[int, ...]
+    stages: tuple[StageError, ...]
+    disturbances: tuple[str, ...]
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """What explains the error of the throughput: the bottlenecks first, then the lanes."""
+        found = []
+        for lane, overhead in enumerate(self.overhead_ns):
+            stages = [stage for stage in self.stages if stage.lane == lane]
+            bottleneck = max(stages, key=lambda stage: stage.measured_busy_ns)
+            found += [
+                f"{bottleneck.name} (bottleneck of lane {lane}): {cause}" for cause in bottleneck.causes
+            ]
+            if overhead > NOTICEABLE * bottleneck.measured_busy_ns:
+                found.append(
+                    f"lane {lane}: {format_ns(overhead)} between two frames for handing over and waking"
+                )
+        return (*found, *self.disturbances)
+
+
+def prediction_error(
+    predicted: Evaluation, measured: PlanMeasurement, plan: PipelinePlan | None = None
+) -> PredictionError:
+    """Compare a prediction with a measurement, stage by stage.
+
+    Parameters
+    ----------
+    predicted
+        Of the mapping that the plan was made from: same lanes and stages, in the same order.
+    measured
+        Of the plan.
+    plan
+        The plan; tells which stages share cores (else each has its own).
+
+    Raises
+    ------
+    MismatchError
+        The two do not have the same lanes and stages.
+    """
+    wanted = [(lane, stage) for lane, one in enumerate(predicted.lanes) for stage in one.stages]
+    if [lane for lane, _ in wanted] != [stage.lane for stage in measured.stages]:
+        raise MismatchError(
+            f"plan {measured.plan!r}: {len(wanted)} stages were predicted, {len(measured.stages)} measured"
+        )
+    alone = [stage for lane in measured.empty for stage in lane.stages]
+    stages = tuple(
+        StageError(
+            lane=lane,
+            name=got.name,
+            predicted_busy_ns=stage.busy_ns,
+            measured_busy_ns=got.busy_ns,
+            predicted_compute_ns=stage.compute_ns,
+            measured_compute_ns=got.compute_ns,
+            empty_compute_ns=empty.compute_ns,
+            predicted_transfer_ns=_transfer_ns(stage),
+            measured_transfer_ns=got.receive_ns + got.send_ns,
+        )
+        for (lane, stage), got, empty in zip(wanted, measured.stages, alone, strict=True)
+    )
+    low, high = measured.spread_hz
+    return PredictionError(
+        plan=measured.plan,
+        throughput=predicted.throughput_hz / measured.throughput_hz - 1,
+        throughput_interval=(predicted.throughput_hz / high - 1, predicted.throughput_hz / low - 1),
+        latency=predicted.latency_ns / max(1, measured.empty_latency_ns.median) - 1,
+        overhead_ns=_overheads(measured, stages, plan),
+        stages=stages,
+        disturbances=measured.notes if measured.disturbed else (),
+    )
+
+
+def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[StageTime, ...]:
+    """Turn a measurement into whole-stage times for the next search.
+
+    Parameters
+    ----------
+    mapping
+        That the plan was made from: same lanes and stages, in the same order.
+    measured
+        Of the plan, under load: so contention is part of the times.
+
+    Returns
+    -------
+    tuple of StageTime
+        One per different (layers, slot): the mean over the lanes that have it.
+
+    Raises
+    ------
+    MismatchError
+        The two do not have the same lanes and stages.
+    """
+    stages = [stage for lane in mapping.lanes for stage in lane.stages]
+    if len(stages) != len(measured.stages):
+        raise MismatchError(
+            f"plan {measured.plan!r}: the mapping has {len(stages)} stages, "
+            f"{len(measured.stages)} were measured"
+        )
+    found: dict[tuple[frozenset[int], int], list[int]] = {}
+    for stage, got in zip(stages, measured.stages):
+        found.setdefault((frozenset(stage.layers), stage.slot), []).append(got.compute_ns)
+    return tuple(
+        StageTime(layers, slot, round(statistics.mean(times))) for (layers, slot), times in found.items()
+    )
+
+
+def _transfer_ns(stage: StageEvaluation) -> int:
+    """Predicted time for hand-overs: all that is not computing."""
+    return stage.receive_ns + stage.send_ns
+
+
+def _overheads(
+    measured: PlanMeasurement, stages: tuple[StageError, ...], plan: PipelinePlan | None
+) -> tuple[int, ...]:
+    found = []
+    for lane in range(len(measured.empty)):
+        period = statistics.median(1e9 / repeat.lanes[lane].throughput_hz for repeat in measured.counted)
+        busy = [stage.measured_busy_ns for stage in stages if stage.lane == lane]
+        units = plan.lanes[lane].units if plan is not None else tuple((n,) for n in range(len(busy)))
+        longest = max(sum(busy[number] for number in members) for members in units)
+        found.append(max(0, round(period) - longest))
+    return tuple(found)
