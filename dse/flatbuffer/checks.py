@@ -162,7 +162,20 @@ class _Checker:
                 )
             if len(data) > needed:
                 self._warn("a constant's buffer is larger than its shape needs")
-        details = tensor.quantization.details if tensor.quantization else None
+        self._quantization(tensor, n_tensors, where)
+
+    def _quantization(self, tensor: Tensor, n_tensors: int, where: str) -> None:
+        quantization = tensor.quantization
+        if quantization is None:
+            return
+        n_scales = len(quantization.scale or ())
+        if n_scales > 1:
+            axis, shape = quantization.quantized_dimension, tensor.shape or ()
+            if not 0 <= axis < len(shape) or shape[axis] != n_scales:
+                self._warn("a tensor has another number of scales than its quantised axis is long")
+        if quantization.zero_point and len(quantization.zero_point) not in (1, n_scales):
+            self._warn("a tensor has another number of zero points than of scales")
+        details = quantization.details
         if details is not None and details.table in {"BlockwiseQuantization", "MultiAxisQuantization"}:
             # 0 can be "absent" for zero points, and both are tensor indices of the same subgraph.
             for name in ("scales", "zero_points"):
