@@ -92,7 +92,10 @@ RULES = Rules(
     # A fused activation is a workload of its own on some backends; shapes are brought in line.
     before=("Reshape", "Pad", "Dequantize"),
     after=("Activation", "Reshape"),
-    vanishing=frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "PAD"}),
+    # Activations and shapes vanish into neighbours; 20.08 has no event for a quantisation.
+    vanishing=frozenset(
+        {"RELU", "RELU6", "RELU_N1_TO_1", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "PAD", "QUANTIZE"}
+    ),
     rows=frozenset({"CONCATENATION"}),
 )
 

@@ -95,7 +95,9 @@ def match_rows(graph: LayerGraph, rows: Sequence[Row], rules: Rules, tool: str) 
             for layer, share in zip(missing, shares, strict=True):
                 of_layer[layer.index] = left[share.start : share.stop]
                 if share.vanished:
-                    notes[layer.index] = "runs inside the kernel of a neighbour"
+                    notes[layer.index] = (
+                        f"{tool} has no row for it: it runs inside a neighbour, or is not timed"
+                    )
     samples = {index: add_samples([row.samples_ns for row in found]) for index, found in of_layer.items()}
     return Imported(samples, notes, tuple(unresolved), tool)
 
