@@ -56,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Without the program's name; ``sys.argv`` when None.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # Idle threads of numpy's matrix library spin: beside a measurement they disturb it, and on a
+    # machine that is busy they make small products ten times slower.  numpy is not loaded yet.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _run(arguments)
