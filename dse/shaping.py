@@ -1,6 +1,7 @@
-"""``--shape input=1x224x224x3``: a model with open dimensions becomes one with fixed ones.
+"""A model as it is to be worked on: from a bundle, through a signature, with fixed shapes.
 
-Everything after this works on the fixed model: its layers, costs, stages and measurements.
+``--shape input=1x224x224x3`` makes a model with fixed dimensions of one with open ones; everything
+after that works on the fixed model: its layers, costs, stages and measurements.
 """
 
 from __future__ import annotations
@@ -15,9 +16,43 @@ from dse.flatbuffer.encode import encode
 from dse.flatbuffer.operators import clean
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.flatbuffer.shapes import dynamic_inputs, with_shapes
+from dse.flatbuffer.signatures import choose_signature
 
 Shape = tuple[int, ...]
 _MAX_DIMENSION = 1 << 31
+
+
+def open_model(
+    path: Path, folder: Path, *, signature: str | None = None, shapes: Sequence[str] = ()
+) -> ModelFile:
+    """Read a model and bring it into the form that is to be worked on.
+
+    Parameters
+    ----------
+    path
+        A .tflite file, or a member of a bundle (``all.task!one.tflite``).
+    folder
+        Where a new file is written when the form differs from the file at ``path``.
+    signature
+        Work on this signature's subgraph instead of the main one.
+    shapes
+        Texts for ``parse_shapes``.
+
+    Returns
+    -------
+    ModelFile
+        On disk, so that the runtime can open it: at ``path`` itself when nothing had to change.
+
+    Raises
+    ------
+    ModelError, CutError, InputError, RuntimeRefusedError, ChildDiedError
+        See ``read_model``, ``choose_signature`` and ``fix_shapes``.
+    """
+    wanted = parse_shapes(shapes)
+    file = read_model(path)
+    if signature is not None:
+        file = choose_signature(file, signature)
+    return fix_shapes(file.in_folder(folder), wanted, folder)
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, Shape]:

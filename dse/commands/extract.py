@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dse.commands.options import output_options
+from dse.commands.options import model_options, output_options
 from dse.commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ Examples:
     metavar="NAME=FILE.npy",
     help="For --save: values of an input of the part [drawn for the model's inputs].",
 )
+@model_options
 @output_options
 def extract(
     terminal: Terminal,

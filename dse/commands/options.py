@@ -27,6 +27,37 @@ def output_options(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+def model_options(command: F) -> F:
+    """Add ``--shape --signature``; ``model`` becomes the path of the model in that form.
+
+    Also a model inside a bundle becomes a file, for the time of the command.
+    """
+
+    @click.option(
+        "--shape",
+        "shapes",
+        multiple=True,
+        metavar="INPUT=1x224x224x3",
+        help="Sizes of an input whose sizes are open.",
+    )
+    @click.option("--signature", metavar="NAME", help="Work on this signature [the main subgraph].")
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, model: Path, shapes: tuple[str, ...], signature: str | None, **kwargs: Any
+    ) -> Any:
+        if not shapes and signature is None and "!" not in str(model) and model.suffix == ".tflite":
+            return command(*args, model=model, **kwargs)
+        import tempfile
+
+        from dse.shaping import open_model
+
+        with tempfile.TemporaryDirectory(prefix="dse-") as folder:
+            file = open_model(model, Path(folder), signature=signature, shapes=shapes)
+            return command(*args, model=file.path, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
 def experiment_options(command: F) -> F:
     """Add what names an experiment, and pass it on as ``experiment``."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dse.commands.options import output_options
+from dse.commands.options import model_options, output_options
 from dse.commands.terminal import Terminal
 
 EPILOG = """\b
@@ -25,6 +25,7 @@ Examples:
 @click.option("--mapping", type=click.Path(path_type=Path), help="Take the stages of a mapping.yaml instead.")
 @click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="A new or empty folder.")
 @click.option("--verify", is_flag=True, help="Run whole and stages on the same inputs and compare.")
+@model_options
 @output_options
 def split(
     terminal: Terminal, model: Path, at: tuple[str, ...], mapping: Path | None, out: Path, verify: bool
