@@ -40,7 +40,7 @@ def test_a_bundle_asks_which(dse, bundle):
 
 def test_a_member_of_a_bundle_is_shown_and_cut(dse, bundle, tmp_path):
     member = f"{bundle}!x_if_while.tflite"
-    code, out, _ = dse("inspect", member, "--json")
+    code, out, _ = dse("inspect", member, "--layers", "--json")
     assert code == 0
     assert json.loads(out)["layers"]
     out_folder = tmp_path / "stages"
