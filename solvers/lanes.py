@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.evaluate import evaluate, score_key
+from solvers.free_layers import follow_neighbours
 from solvers.ideal_dp import IdealTable
 from solvers.interval_dp import IntervalTable, Span, useful_slots
 from solvers.knapsack import Knapsack, LaneType
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.order_costs import NEVER, Links, OrderCosts, exact_links
 from solvers.problem import IntArray, Limits, Problem
-from solvers.topology import Blocks, orders
+from solvers.topology import Blocks, contract, orders
 
 WORK_PER_SEARCH = 100_000_000
 """Element operations after which no further order is tried (a count, so that runs repeat)."""
@@ -103,7 +104,7 @@ class LanePool:
         self._tables.append((costs, table))
         return periods, bool(better.any())
 
-    def search_ideals(self, limits: Limits, most_ideals: int) -> int:
+    def search_ideals(self, limits: Limits, most_ideals: int, max_lanes: int | None) -> int:
         """Look for better lanes among *all* chains of ideals, and prove the rest.
 
         Afterwards ``lower_ns`` bounds every contiguous plan, not just the orders tried.
@@ -119,13 +120,16 @@ class LanePool:
             More than ``most_ideals`` ideals, or more memory than the limit.
         """
         own_order = tuple(range(self.blocks.n_blocks))
-        if exact_links(self.blocks, own_order) is Links.TARGET:
+        if max_lanes == 1:
+            known = self._single_lane_thresholds()
+        elif exact_links(self.blocks, own_order) is Links.TARGET:
             known = self._guess_ns
         else:
             known = np.full(self._guess_ns.shape, NEVER, np.int64)
             for use in self.frontier():
                 known[use] = self.score(use).period_ns
-        table = IdealTable(self.blocks, known, limits, most_ideals)
+        fewer = contract(self.problem, follow_neighbours(self.blocks))
+        table = IdealTable(fewer, known, limits, most_ideals)
         better = table.periods()
         self.lower_ns = np.minimum(known, better)
         for use in _frontier(self.lower_ns):
@@ -133,6 +137,16 @@ class LanePool:
                 stages = tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(table.lane(use)))
                 self._offer(use, stages)
         return table.n_ideals
+
+    def _single_lane_thresholds(self) -> IntArray:
+        """Per core counts, what a single lane must beat: the best period, or equal it with fewer cores."""
+        lanes = [self.score(use) for use in self.frontier()]
+        known = np.full(self._guess_ns.shape, NEVER, np.int64)
+        if lanes:
+            best = min(lanes, key=lambda lane: (lane.period_ns, sum(lane.use)))
+            cores = np.indices(known.shape).sum(axis=0)
+            known = np.where(cores < sum(best.use), best.period_ns + 1, best.period_ns)
+        return known
 
     def _offer(self, use: tuple[int, ...], stages: tuple[Stage, ...]) -> None:
         lane = evaluate(self.problem, Mapping((Lane(stages),))).lanes[0]

@@ -8,7 +8,7 @@ from solvers.evaluate import evaluate
 from solvers.ideal_dp import MOST_IDEALS
 from solvers.infeasible import why_no_lane
 from solvers.lanes import LanePool, best_mix, optimistic_rate
-from solvers.mapping import Family, Solution, Status
+from solvers.mapping import Family, Mapping, Solution, Status
 from solvers.order_costs import exact_links
 from solvers.problem import Goal, Limits, Problem
 from solvers.topology import contract
@@ -68,7 +68,8 @@ def _solve(
     if problem.objective.goal is not Goal.THROUGHPUT:
         return solve_constrained(name, blocks, limits, max_lanes)
     pool = LanePool(blocks, limits, n_orders=4)
-    every_plan = blocks.has_one_order or _search_ideals(pool, limits, most_ideals)
+    _report(problem, limits, best_mix(pool, max_lanes))
+    every_plan = blocks.has_one_order or _search_ideals(pool, limits, most_ideals, max_lanes)
     if not every_plan:
         pool = LanePool(blocks, limits)
     family = Family.CONTIGUOUS if every_plan else Family.ORDER
@@ -81,6 +82,7 @@ def _solve(
             raise InfeasibleError("cores: no contiguous plan fits the limits on cores, stages and pins")
         return Solution(name, Status.UNKNOWN, family, None, None, None, "no lane found in the orders tried")
     evaluation = evaluate(problem, mapping)
+    _report(problem, limits, mapping)
     if not evaluation.feasible:  # a limit on memory, latency, power or throughput binds
         return solve_constrained(name, blocks, limits, max_lanes)
     exact = exact_links(blocks, tuple(range(blocks.n_blocks))) is not None
@@ -90,10 +92,18 @@ def _solve(
     return Solution(name, status, family, mapping, evaluation, None)
 
 
-def _search_ideals(pool: LanePool, limits: Limits, most_ideals: int | None) -> bool:
+def _report(problem: Problem, limits: Limits, mapping: Mapping | None) -> None:
+    """Tell the progress callback the mean time between frames of an incumbent."""
+    if limits.progress is not None and mapping is not None:
+        evaluation = evaluate(problem, mapping)
+        rate = float(evaluation.frames_per_ns)
+        limits.progress(1 / rate if rate and evaluation.feasible else None, None)
+
+
+def _search_ideals(pool: LanePool, limits: Limits, most_ideals: int | None, max_lanes: int | None) -> bool:
     """Search all ideals when asked to, or when there are few; say whether it was done."""
     try:
-        pool.search_ideals(limits, most_ideals or FEW_IDEALS)
+        pool.search_ideals(limits, most_ideals or FEW_IDEALS, max_lanes)
     except CapError:
         if most_ideals is not None:
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,8 +73,15 @@ class Blocks:
         return all(block + 1 in self.successors[block] for block in range(self.n_blocks - 1))
 
 
-def contract(problem: Problem) -> Blocks:
+def contract(problem: Problem, together: Sequence[tuple[int, ...]] = ()) -> Blocks:
     """Contract groups and pins to blocks.
+
+    Parameters
+    ----------
+    problem
+        Where the layers are.
+    together
+        Further sets of layers to keep in one stage, for example from ``solvers.free_layers``.
 
     Raises
     ------
@@ -84,7 +91,7 @@ def contract(problem: Problem) -> Blocks:
     graph = nx.DiGraph()
     graph.add_nodes_from(range(problem.n_layers))
     graph.add_edges_from(problem.edges)
-    for members in (*problem.groups, *(pin.layers for pin in problem.pins)):
+    for members in (*problem.groups, *(pin.layers for pin in problem.pins), *together):
         for first, second in zip(members, (*members[1:], members[0])):
             graph.add_edge(first, second)  # a cycle, so that they share a strong component
     component = {}

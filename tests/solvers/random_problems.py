@@ -9,7 +9,7 @@ from solvers.problem import Constant, Flow, Pin, Problem, Slot, StageTime
 
 
 @st.composite
-def problems(draw, max_layers=5, *, chain=None, features=True, links="any", memory=False):
+def problems(draw, max_layers=5, *, chain=None, features=True, links="any", memory=False, free=False):
     n = draw(st.integers(1, max_layers))
     sizes = draw(st.sampled_from([(1,), (2,), (3,), (1, 1), (2, 1), (2, 2), (1, 1, 1)]))
     slots = []
@@ -20,8 +20,11 @@ def problems(draw, max_layers=5, *, chain=None, features=True, links="any", memo
         slots[-1] = Slot(slots[-1].cluster, slots[-1].threads, host_cluster=0, host_threads=1)
     small = st.integers(1, 20)
     cost = [[draw(small) for _ in slots] for _ in range(n)]
+    if free:  # some layers and tensors that cost nothing
+        cost = [row if draw(st.booleans()) else [0] * len(slots) for row in cost]
+        cost[draw(st.integers(0, n - 1))] = [draw(small) for _ in slots]
     supported = [[not features or draw(st.integers(0, 9)) > 0 for _ in slots] for _ in range(n)]
-    flows = _flows(draw, n, draw(st.booleans()) if chain is None else chain)
+    flows = _flows(draw, n, draw(st.booleans()) if chain is None else chain, free)
     extra = {}
     if features:
         extra |= _features(draw, n, len(slots))
@@ -50,8 +53,8 @@ def problems(draw, max_layers=5, *, chain=None, features=True, links="any", memo
     return Problem(np.array(cost), np.array(supported), tuple(slots), sizes, flows, **extra)
 
 
-def _flows(draw, n, chain):
-    size = st.integers(0, 8)
+def _flows(draw, n, chain, free):
+    size = st.sampled_from([0, 0, 5]) if free else st.integers(0, 8)
     flows = [Flow(None, (0,), draw(size))]
     for producer in range(n):
         later = list(range(producer + 1, n))

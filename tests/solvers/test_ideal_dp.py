@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -17,7 +18,7 @@ from solvers.problem import Problem, Slot
 from solvers.registry import solve
 from solvers.topology import contract
 
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @MANY
@@ -32,6 +33,17 @@ def test_equals_brute_force_over_all_contiguous_plans(problem):
     assert found.evaluation.frames_per_ns <= oracle.evaluation.frames_per_ns
     if found.status is Status.OPTIMAL:
         assert found.family is not Family.ORDER
+        assert found.evaluation.frames_per_ns == oracle.evaluation.frames_per_ns
+
+
+@MANY
+@given(problem=problems(chain=False, links="target", free=True))
+def test_free_layers_follow_neighbours_without_loss(problem):
+    problem = replace(problem, setup_ns=None, send_setup_ns=None)
+    oracle = search_exhaustively(problem, False)
+    found = solve(problem, "ideal_dp")
+    if oracle.evaluation is not None and all(lane.period_ns for lane in oracle.evaluation.lanes):
+        assert found.status is Status.OPTIMAL
         assert found.evaluation.frames_per_ns == oracle.evaluation.frames_per_ns
 
 
@@ -72,5 +84,7 @@ def test_sums_over_many_words():
     values = rng.integers(0, 10**12, (150, 2))
     masks = [int(mask) for mask in rng.integers(0, 2**62, 5)]
     masks = [mask | (mask << 80) for mask in masks]
-    wanted = [[sum(int(values[b, c]) for b in range(150) if mask >> b & 1) for c in range(2)] for mask in masks]
+    wanted = [
+        [sum(int(values[b, c]) for b in range(150) if mask >> b & 1) for c in range(2)] for mask in masks
+    ]
     assert sums_over(as_bits([m & (2**150 - 1) for m in masks], 150), values).tolist() == wanted
