@@ -12,6 +12,9 @@ from hypothesis import settings
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
+# Before numpy is loaded: spinning threads of its matrix library slow everything on busy machines.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
