@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dse.platforms import Platform
-from dse.results import PlanResult, score
-from dse.units import format_hz
+from dse.results import Goal, PlanResult, merit
+from dse.units import format_hz, format_ns
 
 
-def choose(plans: Sequence[PlanResult]) -> int:
+def choose(plans: Sequence[PlanResult], goal: Goal = "throughput") -> int:
     """Return the index of the answer.
 
     The best measured plan among those that break none of the user's constraints; without
@@ -23,24 +23,43 @@ def choose(plans: Sequence[PlanResult]) -> int:
     """
     feasible = [number for number, plan in enumerate(plans) if plan.feasible]
     measured = [number for number in feasible if plans[number].measured]
-    return max(measured or feasible, key=lambda number: score(plans[number]))
+    return max(measured or feasible, key=lambda number: merit(plans[number], goal))
 
 
-def explain(plans: Sequence[PlanResult], winner: int, platform: Platform, *, pinned: bool = False) -> str:
+def explain(
+    plans: Sequence[PlanResult],
+    winner: int,
+    platform: Platform,
+    *,
+    pinned: bool = False,
+    goal: Goal = "throughput",
+) -> str:
     """Say in a few sentences why the answer won, with the numbers."""
     best = plans[winner]
-    shape = describe(best)
-    rate = format_hz(score(best))
-    how = "measured" if best.measured else "predicted"
-    text = f"{shape} reach{'es' if len(best.mapping.lanes) == 1 else ''} {rate} frames/s ({how})"
+    one = len(best.mapping.lanes) == 1
+    how = "measured" if best.measured and goal != "energy" else "predicted"
+    text = f"{describe(best)} {_reaches(best, goal, one=one)} ({how})"
     baselines = [plan for plan in plans if plan.role == "baseline" and plan.feasible and plan is not best]
     known = [plan for plan in baselines if bool(plan.measured) == bool(best.measured)]
-    rival = max(known, key=score, default=None)
-    if rival is not None and score(rival) > 0:
-        gain = score(best) / score(rival) - 1
-        text += f", {gain:+.1%} against {rival.name!r}"
+    rival = max(known, key=lambda plan: merit(plan, goal), default=None)
+    if rival is not None and merit(rival, goal) > 0 and merit(best, goal) > 0:
+        ratio = merit(best, goal) / merit(rival, goal)
+        # Times and energies are told as such: less is better.
+        change = ratio - 1 if goal == "throughput" else 1 / ratio - 1
+        text += f", {change:+.1%} against {rival.name!r}"
     cause = "It is the best that the pins allow." if pinned else _cause(best, platform)
     return f"{text}. {cause}"
+
+
+def _reaches(plan: PlanResult, goal: Goal, *, one: bool) -> str:
+    """Say what a plan achieves, in the unit of the goal."""
+    s = "s" if one else ""
+    if goal == "latency":
+        latency_ns = plan.measured.empty_latency_ns if plan.measured else plan.predicted.latency_ns
+        return f"need{s} {format_ns(latency_ns)} for a frame"
+    if goal == "energy" and plan.predicted.energy_nj is not None:
+        return f"need{s} {plan.predicted.energy_nj / 1e6:.3g} mJ for a frame"
+    return f"reach{'es' if one else ''} {format_hz(merit(plan, 'throughput'))} frames/s"
 
 
 def describe(plan: PlanResult) -> str:
@@ -79,18 +98,19 @@ def _cause(best: PlanResult, platform: Platform) -> str:
     return "Each stage keeps to a part of the weights and layers that suits its cores."
 
 
-def disagreements(plans: Sequence[PlanResult], winner: int) -> tuple[str, ...]:
+def disagreements(plans: Sequence[PlanResult], winner: int, goal: Goal = "throughput") -> tuple[str, ...]:
     """List what a reader must know about prediction against measurement."""
     notes = []
     feasible = [plan for plan in plans if plan.feasible and plan.measured]
     if feasible:
-        predicted_best = max(feasible, key=lambda plan: plan.predicted.throughput_hz)
+        predicted_best = max(feasible, key=lambda plan: merit(plan, goal, predicted=True))
         best = plans[winner]
         if predicted_best is not best and predicted_best.measured and best.measured:
-            gap = best.measured.throughput_hz / predicted_best.measured.throughput_hz - 1
+            gap = merit(best, goal) / merit(predicted_best, goal) - 1
             low = min(best.measured.throughput_samples_hz)
             high = max(predicted_best.measured.throughput_samples_hz)
-            noise = " (within the spread of the repeats)" if low <= high else ""
+            within = goal == "throughput" and low <= high
+            noise = " (within the spread of the repeats)" if within else ""
             notes.append(
                 f"Measurement disagrees with prediction: {predicted_best.name!r} was predicted best, "
                 f"{best.name!r} measured {gap:.1%} faster{noise}; the measured best is the answer."

@@ -234,7 +234,8 @@ def conclude(
     notes: Sequence[str],
 ) -> RunResult:
     """Choose the answer and say why."""
-    winner = choose(plans)
+    goal = subject.experiment.search.goal
+    winner = choose(plans, goal)
     warnings = list(subject.file.warnings) + list(notes)
     if subject.platform.emulated:
         warnings.append("The unlike cores of this platform are emulated.")
@@ -247,9 +248,10 @@ def conclude(
         proof=proof,
         plans=tuple(plans),
         winner=winner,
-        reason=explain(plans, winner, subject.platform, pinned=bool(subject.experiment.pins)),
-        warnings=(*warnings, *disagreements(plans, winner)),
+        reason=explain(plans, winner, subject.platform, pinned=bool(subject.experiment.pins), goal=goal),
+        warnings=(*warnings, *disagreements(plans, winner, goal)),
         output_check=check,
+        goal=goal,
     )
 
 

@@ -9,15 +9,21 @@ from dse.errors import DseError, InputError
 from dse.placement import PlacedMapping
 from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, place
-from dse.results import PlanResult, Predicted, Proof, Role, StageNumbers
+from dse.results import Goal, PlanResult, Predicted, Proof, Role, StageNumbers, merit
 from solvers.alternatives import alternatives
 from solvers.baselines import NamedPlan, baselines
 from solvers.baselines import Role as SolverRole
 from solvers.evaluate import Evaluation, evaluate
 from solvers.mapping import Mapping
+from solvers.problem import Goal as SolverGoal
 from solvers.problem import Limits, Problem
 from solvers.registry import SOLVERS, solve
 
+_GOALS: dict[SolverGoal, Goal] = {
+    SolverGoal.THROUGHPUT: "throughput",
+    SolverGoal.LATENCY: "latency",
+    SolverGoal.ENERGY: "energy",
+}
 BEST_NAME = "best found"
 _NUMBERED = "plan "
 
@@ -124,7 +130,8 @@ def find_plans(
         status=solution.status.value,
         family=solution.family.value,
         bound_hz=solution.bound_hz,
-        gap=solution.gap,
+        # The gap is between rates: it says nothing about latency or energy.
+        gap=solution.gap if problem.objective.goal is SolverGoal.THROUGHPUT else None,
         wall_ns=solution.wall_ns,
     )
     plans: list[PlanResult] = []
@@ -135,7 +142,7 @@ def find_plans(
     # Some of the alternatives will turn out to be baselines.
     others = alternatives(problem, n_candidates + len(plans), limits)
     plans += [planner.plan(f"{_NUMBERED}{n}", "candidate", mapping) for n, mapping in enumerate(others, 1)]
-    return proof, merge(plans)
+    return proof, merge(plans, _GOALS[problem.objective.goal])
 
 
 def role_of(plan: NamedPlan) -> Role:
@@ -143,7 +150,7 @@ def role_of(plan: NamedPlan) -> Role:
     return "baseline" if plan.role in (SolverRole.WHOLE, SolverRole.COPIES) else "candidate"
 
 
-def merge(plans: Sequence[PlanResult]) -> tuple[PlanResult, ...]:
+def merge(plans: Sequence[PlanResult], goal: Goal = "throughput") -> tuple[PlanResult, ...]:
     """Keep each mapping once; best prediction first, infeasible plans last.
 
     A mapping keeps the name under which it came first; a later name of a searched plan is added
@@ -159,7 +166,7 @@ def merge(plans: Sequence[PlanResult]) -> tuple[PlanResult, ...]:
             kept[plan.mapping.signature] = replace(twin, name=f"{twin.name} = {plan.name}", role=role)
     number = 0
     named = []
-    for plan in sorted(kept.values(), key=_rank):
+    for plan in sorted(kept.values(), key=lambda plan: _rank(plan, goal)):
         if is_numbered(plan):
             number += 1
             named.append(replace(plan, name=f"{_NUMBERED}{number}"))
@@ -173,11 +180,11 @@ def is_numbered(plan: PlanResult) -> bool:
     return plan.name.startswith(_NUMBERED)
 
 
-def _rank(plan: PlanResult) -> tuple[bool, float, int, int, int]:
+def _rank(plan: PlanResult, goal: Goal) -> tuple[bool, float, int, int, int]:
     """Best first; ties as in the formulation: fewer cores, lower latency, fewer stages."""
     return (
         not plan.feasible,
-        -plan.predicted.throughput_hz,
+        -merit(plan, goal, predicted=True),
         len(plan.mapping.cores),
         plan.predicted.latency_ns,
         len(plan.mapping.stages),

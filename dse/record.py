@@ -127,6 +127,7 @@ def results_json(result: RunResult, status: str = "done") -> dict[str, Any]:
         },
         "costs_measured": result.costs.measured,
         "proof": asdict(result.proof),
+        "goal": result.goal,
         "winner": best.name,
         "reason": result.reason,
         "warnings": list(result.warnings),

@@ -12,6 +12,7 @@ from dse.placement import PlacedMapping
 from dse.platforms import Platform
 
 Role = Literal["baseline", "candidate"]
+Goal = Literal["throughput", "latency", "energy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class RunResult:
     proof
         Of the search.
     plans
-        Baselines and candidates, best first by ``score``; each mapping once.
+        Baselines and candidates, best prediction first; each mapping once.
     winner
         Index of the answer in ``plans``.
     reason
@@ -122,6 +123,8 @@ class RunResult:
         One line on split equals whole, empty when nothing was cut.
     run_dir
         Folder that holds the files, None before it is written.
+    goal
+        What was made best.
     """
 
     graph: LayerGraph
@@ -134,6 +137,7 @@ class RunResult:
     warnings: tuple[str, ...] = ()
     output_check: str = ""
     run_dir: Path | None = None
+    goal: Goal = "throughput"
 
     @property
     def best(self) -> PlanResult:
@@ -144,9 +148,28 @@ class RunResult:
     def best_baseline(self) -> PlanResult | None:
         """The best plan that needs no search (whole model, copies), by measurement or prediction."""
         baselines = [plan for plan in self.plans if plan.role == "baseline" and plan.feasible]
-        return max(baselines, key=score, default=None)
+        return max(baselines, key=lambda plan: merit(plan, self.goal), default=None)
 
 
 def score(plan: PlanResult) -> float:
     """Frames per second that count: measured where there is a measurement, else predicted."""
     return plan.measured.throughput_hz if plan.measured else plan.predicted.throughput_hz
+
+
+def merit(plan: PlanResult, goal: Goal, *, predicted: bool = False) -> float:
+    """How good a plan is for a goal: ratios of it are gains, more is better.
+
+    Parameters
+    ----------
+    goal
+        ``throughput``: frames per second; ``latency``: one over the seconds of one frame in an empty
+        lane; ``energy``: frames per joule, 0 where no power is known.
+    predicted
+        Ignore measurements.  Energy is always predicted.
+    """
+    real = None if predicted else plan.measured
+    if goal == "throughput":
+        return real.throughput_hz if real else plan.predicted.throughput_hz
+    if goal == "latency":
+        return 1e9 / max(1, real.empty_latency_ns if real else plan.predicted.latency_ns)
+    return 0.0 if plan.predicted.energy_nj is None else 1e9 / max(1, plan.predicted.energy_nj)

@@ -96,7 +96,7 @@ def _measure(
     for known in baselines(problem, cluster_names):
         if role_of(known) == "baseline":
             plans.append(planner.plan(known.name, "baseline", known.mapping))
-    merged = merge(plans)
+    merged = merge(plans, subject.experiment.search.goal)
     stager = Stager(subject.file, subject.graph, work / "stages")
     measured, check, notes = check_and_measure(
         subject.file, subject.graph, stager, merged, merged, subject.experiment, Measurements(), progress

@@ -11,6 +11,7 @@ from dse.reports.wording import (
     gain,
     is_numbered,
     labels,
+    latency_ns,
     price_of_wishes,
     proof_text,
     refusal,
@@ -116,6 +117,7 @@ def _table(result: RunResult, highlight: Style) -> list[str]:
         "pred.",
         *(["meas.", "error"] if measured else []),
         "ms",
+        *(["mJ"] if result.goal == "energy" else []),
         "MiB",
         "gain",
     ]
@@ -125,9 +127,8 @@ def _table(result: RunResult, highlight: Style) -> list[str]:
     widths[0] = min(max(widths[0], 10), room)
     lines = [
         f"{shorten(result.graph.name, 38)} on {shorten(result.platform.name, 37)}",
-        f"{'pred., meas.' if measured else 'pred.'}: frames/s    ms: latency    MiB: memory    "
-        "gain: over the best",
-        "plan that needs no search (marked *)    stages: lanes x stages of a lane",
+        f"{'pred., meas.' if measured else 'pred.'}: frames/s    ms: one frame alone    MiB: memory",
+        f"gain in {result.goal} over the best plan without search (*)  stages: lanes x depth",
         "",
         _line("   ", heads, widths),
     ]
@@ -149,7 +150,6 @@ def _row(plan: PlanResult, result: RunResult, measured: bool) -> list[str]:
     lanes = plan.mapping.lanes
     deepest = max(len(lane.stages) for lane in lanes)
     real = plan.measured
-    latency_ns = real.latency_ns if real else plan.predicted.latency_ns
     memory_bytes = real.memory_bytes if real and real.memory_bytes else plan.predicted.memory_bytes
     return [
         plan.name,
@@ -157,7 +157,8 @@ def _row(plan: PlanResult, result: RunResult, measured: bool) -> list[str]:
         str(len(plan.mapping.cores)),
         format_hz(plan.predicted.throughput_hz),
         *([format_hz(real.throughput_hz) if real else "-", format_share(plan.error)] if measured else []),
-        _digits(latency_ns / NS_PER_MS),
+        _digits(latency_ns(plan) / NS_PER_MS),
+        *([_energy_mj(plan)] if result.goal == "energy" else []),
         _digits(memory_bytes / 2**20),
         format_share(gain(plan, result)) if plan.feasible else BROKEN,
     ]
@@ -173,6 +174,10 @@ def fitting_name(name: str, width: int) -> str:
 def _digits(value: float) -> str:
     """Write a number with about three digits and no exponent."""
     return f"{value:.0f}" if value >= 99.5 else f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
+
+
+def _energy_mj(plan: PlanResult) -> str:
+    return "?" if plan.predicted.energy_nj is None else _digits(plan.predicted.energy_nj / 1e6)
 
 
 def _line(mark: str, cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -22,9 +22,11 @@ from dse.reports.wording import (
     answer,
     cores_text,
     first_name,
+    format_energy,
     format_share,
     gain,
     labels,
+    latency_ns,
     price_of_wishes,
     proof_text,
     shape,
@@ -95,7 +97,7 @@ def _tiles(result: RunResult) -> list[tuple[str, str, str]]:
     """Return the figures on top: value, unit, what it is."""
     best = result.best
     real = best.measured
-    latency = format_ns(real.latency_ns if real else best.predicted.latency_ns).split(" ")
+    latency = format_ns(latency_ns(best)).split(" ")
     memory = format_bytes(
         real.memory_bytes if real and real.memory_bytes else best.predicted.memory_bytes
     ).split(" ")
@@ -109,8 +111,11 @@ def _tiles(result: RunResult) -> list[tuple[str, str, str]]:
         tiles.append(("0", "%", "to gain over the best plan without search: it is that plan"))
     elif share is not None:
         value, _, unit = format_share(share).partition(" ")
-        tiles.append((value, unit, "over the best plan without search"))
-    tiles.append((latency[0], latency[1], f"latency, {kind}"))
+        tiles.append((value, unit, f"in {result.goal} over the best plan without search"))
+    tiles.append((latency[0], latency[1], f"for one frame alone, {kind}"))
+    if best.predicted.energy_nj is not None:
+        energy = format_energy(best.predicted.energy_nj).split(" ")
+        tiles.append((energy[0], energy[1], "energy of a frame, predicted"))
     tiles.append((memory[0], memory[1], "memory"))
     if result.proof.gap is not None:
         tiles.append((f"{result.proof.gap * 100:.1f}", "%", "gap to the bound (prediction)"))

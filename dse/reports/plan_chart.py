@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from dse.placement import PlacedMapping
 from dse.reports.drawing import Tick, nice_ticks
-from dse.reports.wording import cores_text, first_name, format_share, gain, refusal, says_shape, shape
+from dse.reports.wording import (
+    cores_text,
+    first_name,
+    format_energy,
+    format_share,
+    gain,
+    latency_ns,
+    refusal,
+    says_shape,
+    shape,
+)
 from dse.results import RunResult
 from dse.units import format_bytes, format_hz, format_ns
 
@@ -30,6 +40,7 @@ class PlanRow:
     predicted: str
     measured: str
     latency: str
+    energy: str
     memory: str
     error: str
     gain: str
@@ -48,6 +59,11 @@ class PlanChart:
     rows: tuple[PlanRow, ...]
     ticks: tuple[Tick, ...]
     bound_at: float | None
+
+    @property
+    def energy(self) -> bool:
+        """Whether the energy of any plan is known."""
+        return any(row.energy for row in self.rows)
 
     @property
     def measured(self) -> bool:
@@ -72,7 +88,7 @@ def plan_chart(result: RunResult) -> PlanChart:
 
     rows = []
     for number, plan in enumerate(result.plans):
-        real = plan.measured
+        real, energy_nj = plan.measured, plan.predicted.energy_nj
         samples = real.throughput_samples_hz if real else ()
         rows.append(
             PlanRow(
@@ -87,7 +103,8 @@ def plan_chart(result: RunResult) -> PlanChart:
                 cores=cores_text(plan.mapping),
                 predicted=format_hz(plan.predicted.throughput_hz),
                 measured=format_hz(real.throughput_hz) if real else "",
-                latency=format_ns(real.latency_ns if real else plan.predicted.latency_ns),
+                latency=format_ns(latency_ns(plan)),
+                energy="" if energy_nj is None else format_energy(energy_nj),
                 memory=format_bytes(
                     real.memory_bytes if real and real.memory_bytes else plan.predicted.memory_bytes
                 ),

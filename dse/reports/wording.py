@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dse.placement import PlacedMapping
-from dse.results import PlanResult, Proof, RunResult, score
+from dse.results import Goal, PlanResult, Proof, RunResult, merit, score
 from dse.units import format_hz, format_ns
 
 
@@ -20,15 +20,15 @@ def format_share(value: float | None) -> str:
 def gain(plan: PlanResult, result: RunResult) -> float | None:
     """Gain of a plan over the best plan that needs no search, or None where there is none.
 
-    Compared like with like: measured with measured, else predicted with predicted.
+    Compared like with like: measured with measured, else predicted with predicted.  Of what the run
+    made best: with the goal ``latency``, +100 % means half the latency.
     """
     baseline = result.best_baseline
     if baseline is None:
         return None
-    if plan.measured is not None and baseline.measured is not None:
-        over, under = plan.measured.throughput_hz, baseline.measured.throughput_hz
-    else:
-        over, under = plan.predicted.throughput_hz, baseline.predicted.throughput_hz
+    predicted = plan.measured is None or baseline.measured is None
+    over = merit(plan, result.goal, predicted=predicted)
+    under = merit(baseline, result.goal, predicted=predicted)
     return over / under - 1 if under > 0 else None
 
 
@@ -98,14 +98,38 @@ def price_of_wishes(result: RunResult) -> str:
     """Say what the user's limits and pins cost, when a plan that breaks them is better, else nothing."""
     broken = [plan for plan in result.plans if not plan.feasible]
     known = [plan for plan in broken if (plan.measured is None) == (result.best.measured is None)]
-    rival = max(known, key=score, default=None)
-    if rival is None or score(rival) <= score(result.best):
+    rival = max(known, key=lambda plan: merit(plan, result.goal), default=None)
+    own = merit(result.best, result.goal)
+    if rival is None or own <= 0 or merit(rival, result.goal) <= own:
         return ""
     return (
         f"Limits and pins have a price: without them {first_name(rival)} "
-        f"{'reaches' if rival.measured else 'is predicted at'} {format_hz(score(rival))} frames/s, "
-        f"{format_share(score(rival) / score(result.best) - 1)} above the winner."
+        f"{'reaches' if rival.measured else 'is predicted at'} {goal_text(rival, result.goal)}, "
+        f"{format_share(merit(rival, result.goal) / own - 1)} better than the winner."
     )
+
+
+def goal_text(plan: PlanResult, goal: Goal) -> str:
+    """Write what a plan achieves, in the unit of the goal."""
+    if goal == "latency":
+        return f"{format_ns(latency_ns(plan))} a frame"
+    if goal == "energy":
+        energy_nj = plan.predicted.energy_nj
+        return "unknown energy" if energy_nj is None else f"{format_energy(energy_nj)} a frame"
+    return f"{format_hz(score(plan))} frames/s"
+
+
+def format_energy(energy_nj: float) -> str:
+    """Write an energy with three significant digits, for example ``4.95 mJ``."""
+    for limit, divisor, unit in ((1e3, 1.0, "nJ"), (1e6, 1e3, "uJ"), (1e9, 1e6, "mJ")):
+        if energy_nj < limit:
+            return f"{energy_nj / divisor:.3g} {unit}"
+    return f"{energy_nj / 1e9:.3g} J"
+
+
+def latency_ns(plan: PlanResult) -> int:
+    """Return the time of one frame in an empty lane, measured where there is a measurement."""
+    return plan.measured.empty_latency_ns if plan.measured else plan.predicted.latency_ns
 
 
 def proof_text(proof: Proof) -> str:
@@ -127,25 +151,27 @@ def proof_text(proof: Proof) -> str:
 def answer(result: RunResult) -> str:
     """Return the answer in one sentence with its numbers."""
     best = result.best
+    name, where, plan = result.graph.name, result.platform.name, shape(best.mapping)
+    rate, latency = f"{format_hz(score(best))} frames/s", format_ns(latency_ns(best))
     measured = best.measured is not None
-    latency_ns = best.measured.latency_ns if best.measured else best.predicted.latency_ns
-    text = (
-        f"{result.graph.name} {'runs' if measured else 'is predicted to run'} at "
-        f"{format_hz(score(best))} frames/s on {result.platform.name} as {shape(best.mapping)}, "
-        f"latency {format_ns(latency_ns)}"
-    )
+    if result.goal == "throughput":
+        verb = "runs" if measured else "is predicted to run"
+        text = f"{name} {verb} at {rate} on {where} as {plan}, latency {latency}"
+    else:
+        verb = "takes" if measured and result.goal == "latency" else "is predicted to take"
+        text = f"{name} {verb} {goal_text(best, result.goal)} on {where} as {plan}, {rate}"
     share, baseline = gain(best, result), result.best_baseline
     if share is None or baseline is None:
         return text + "."
     if baseline.mapping.signature == best.mapping.signature:
         return text + "; no search is needed for this plan, and none found a better one."
     if abs(share) < 0.0005:
-        return text + f", as fast as the best plan without search ({first_name(baseline)})."
-    word = "faster" if share > 0 else "slower"
-    return (
-        text
-        + f": {abs(share) * 100:.1f} % {word} than the best plan without search ({first_name(baseline)})."
-    )
+        return text + f", as good as the best plan without search ({first_name(baseline)})."
+    if result.goal == "throughput":
+        change = f"{abs(share) * 100:.1f} % {'faster' if share > 0 else 'slower'}"
+    else:
+        change = f"{abs(1 / (1 + share) - 1) * 100:.1f} % {'less' if share > 0 else 'more'}"
+    return text + f": {change} than the best plan without search ({first_name(baseline)})."
 
 
 def first_name(plan: PlanResult) -> str:

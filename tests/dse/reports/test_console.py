@@ -89,7 +89,7 @@ def test_refused_plans_and_the_price_of_wishes(result_of):
     assert "refused" in text
     assert "1 plan breaks a limit or a pin, for example best mix of lanes: does not keep to the pins;" in flat
     assert "pins; memory: too much (5 B, limit 3 B); 1 more." in flat
-    assert "without them best mix of lanes reaches 200 frames/s, +79 % above the winner" in flat
+    assert "without them best mix of lanes reaches 200 frames/s, +79 % better than the winner" in flat
 
 
 def test_many_plans_are_cut_but_not_what_matters(result_of):

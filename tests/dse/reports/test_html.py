@@ -231,14 +231,14 @@ def test_ticks_are_round_and_reach_the_end(largest):
 def test_words(result_of):
     result = result_of()
     assert answer(result) == (
-        "tiny_net runs at 112 frames/s on board as 2 big > 1 big > 4 LITTLE, latency 40.6 ms: "
+        "tiny_net runs at 112 frames/s on board as 2 big > 1 big > 4 LITTLE, latency 25.4 ms: "
         "28.3 % faster than the best plan without search (whole, 3 big)."
     )
     assert "slower" in answer(replace(result, winner=4))
     assert "no search is needed" in answer(replace(result, winner=3))
     assert "is predicted to run" in answer(result_of(measured=False))
     alone = replace(result, plans=result.plans[:2])
-    assert answer(alone).endswith("latency 40.6 ms.")
+    assert answer(alone).endswith("latency 25.4 ms.")
     assert shape(result.plans[4].mapping) == "3 x 1 big | 4 x 1 LITTLE"
     assert shape(result.plans[0].mapping, spans=True) == "2 big (0-11) > 1 big (12-17) > 4 LITTLE (18-23)"
     assert [format_share(v) for v in (0.123, -0.056, 0.0, None, 25.0)] == [
