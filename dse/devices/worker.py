@@ -66,6 +66,8 @@ def main(argv: list[str] | None = None) -> None:
             "affinity": lambda _: {"threads": thread_masks()},
             "load": worker.load,
             "time": worker.time,
+            "busy": worker.busy,
+            "calm": worker.calm,
             "unload": worker.unload,
             "load_inside": worker.load_inside,
             "time_inside": worker.time_inside,
@@ -133,6 +135,8 @@ class Worker:
 
     loaded: dict[str, Any] = field(default_factory=dict)
     inside: InsideModel | None = None
+    _background: threading.Thread | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
 
     def hello(self, _: dict[str, Any]) -> dict[str, Any]:
         """Tell who this is: versions and the mask that was really applied."""
@@ -189,6 +193,28 @@ class Worker:
             if collecting:
                 gc.enable()
         return {"samples": samples}
+
+    def busy(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run the model ``id`` over and over in the background, until ``calm``."""
+        if self._background is None:
+            invoke = self.loaded[request["id"]].invoke
+            self._stop.clear()
+
+            def repeat() -> None:
+                while not self._stop.is_set():
+                    invoke()
+
+            self._background = threading.Thread(target=repeat, daemon=True)
+            self._background.start()
+        return {}
+
+    def calm(self, _: dict[str, Any]) -> dict[str, Any]:
+        """End ``busy``; answers when the last run is over."""
+        if self._background is not None:
+            self._stop.set()
+            self._background.join()
+            self._background = None
+        return {}
 
     def load_inside(self, request: dict[str, Any]) -> dict[str, Any]:
         """Build a model with the runtime's profiler (one at a time), fill it and run it twice.

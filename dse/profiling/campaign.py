@@ -15,6 +15,7 @@ from pathlib import Path
 from dse import files
 from dse.errors import InputError
 from dse.platforms import Slot
+from dse.profiling.background import Background
 from dse.profiling.cache import Journal
 from dse.profiling.inside_run import InsideRun
 from dse.profiling.options import ProfileOptions
@@ -74,6 +75,8 @@ class Campaign:
         Models of about this size in all are resident at a time.
     inside
         The whole model under the runtime's profiler, which takes part in every round.
+    background
+        Keeps the other cores busy while a slot has its turn.
     """
 
     workers: Mapping[Slot, SlotWorker]
@@ -83,6 +86,7 @@ class Campaign:
     task: Task
     batch_bytes: int
     inside: InsideRun | None = None
+    background: Background | None = None
     _estimate_ns: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def run(self, subjects: Sequence[Subject], always: Sequence[Subject] = ()) -> None:
@@ -168,6 +172,8 @@ class Campaign:
             slots = list(self.workers)
             order.shuffle(slots)
             for slot in slots:
+                if self.background is not None:
+                    self.background.surround(self.workers[slot].cores)
                 todo = [name for name in names if not self._done(slot, name)]
                 order.shuffle(todo)
                 for visits in self._requests(slot, todo):

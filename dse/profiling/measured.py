@@ -17,6 +17,7 @@ from dse.errors import DeviceError, PlatformError
 from dse.graph import LayerGraph
 from dse.platforms import Platform, Slot
 from dse.profiling.assembly import layer_cost, precision_reached, resolutions, unresolved_layers
+from dse.profiling.background import Background
 from dse.profiling.cache import CacheKey, Journal, ProfileCache
 from dse.profiling.campaign import Campaign, Subject
 from dse.profiling.in_situ import Resolution
@@ -128,7 +129,8 @@ def check_measurable(platform: Platform) -> None:
 def cache_key(sha256: str, platform: Platform, options: ProfileOptions) -> CacheKey:
     """Return what the measurements of a model on this machine depend on."""
     device = f"{platform.fingerprint} {conditions.cpu_model()}"
-    return CacheKey(sha256, device, f"{RUNTIME} {runtime_version()}", f"kernels: {options.kernels}")
+    method = f"kernels: {options.kernels}, load: {options.load}"
+    return CacheKey(sha256, device, f"{RUNTIME} {runtime_version()}", method)
 
 
 def runtime_version() -> str:
@@ -187,17 +189,25 @@ def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
             for i, slot in enumerate(slots)
         }
         _load_whole(study, journal, workers)
+        background = None
+        if study.options.load == "loaded":
+            background = stack.enter_context(
+                Background(study.file.path, study.platform, study.options, folder)
+            )
         inside = None
         if study.options.method != "extracted":
             inside = InsideRun(study.file.path, journal, study.options)
             for slot, worker in workers.items():
+                if background is not None:
+                    background.surround(worker.cores)
                 inside.load(slot, worker)
                 inside.visit(slot, worker)
         subjects = _subjects_left(study, journal, folder)
         steps = (len(subjects) + len(always)) * len(slots)
         task = stack.enter_context(study.progress.task("profile", steps))
         share = round(available * MEMORY_SHARE / len(slots))
-        Campaign(workers, journal, study.options, folder, task, share, inside).run(subjects, always)
+        campaign = Campaign(workers, journal, study.options, folder, task, share, inside, background)
+        campaign.run(subjects, always)
 
 
 def _subjects_left(study: _Study, journal: Journal, folder: Path) -> tuple[Subject, ...]:
@@ -278,6 +288,7 @@ def _table(study: _Study, journal: Journal) -> CostTable:
         links=study.platform.links or links_from_json(measured_links or ()),
         conditions={
             "method": study.options.method,
+            "load": study.options.load,
             "in_situ": {
                 str(slot): {
                     "n_layers": len(found[slot].layers),

