@@ -16,6 +16,7 @@ SUPPORTED_VERSION = 3
 _MAX_TENSOR_BYTES = 1 << 48
 _MAX_WARNINGS = 20
 _MAX_NESTING = 64
+_MAX_RANK = 255
 
 
 def check_model(model: Model, source: str) -> list[str]:
@@ -147,6 +148,8 @@ class _Checker:
         for shape in (tensor.shape, tensor.shape_signature):
             if shape and min(shape) < -1:
                 self._fail(f"{where}: dimension {min(shape)} in shape {list(shape)}")
+        if len(tensor.shape or ()) > _MAX_RANK:
+            self._fail(f"{where}: rank {len(tensor.shape or ())}, at most {_MAX_RANK} is sensible")
         shape = tuple(max(dim, 1) if dim else 0 for dim in tensor.shape or ())
         needed = dense_bytes(dtype_name(tensor.type), shape)
         if needed is not None and needed > _MAX_TENSOR_BYTES:

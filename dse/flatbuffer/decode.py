@@ -27,6 +27,7 @@ from dse.flatbuffer.tables import UNKNOWN_PREFIX, TableReader
 IDENTIFIER = b"TFL3"
 # Offsets 0 and 1 mean "inside the flatbuffer" (1 is the writers' placeholder).
 _FIRST_REAL_OFFSET = 2
+_MAX_SHARED_BYTES = 64 << 20
 
 OpenGroup = Callable[[str], memoryview]
 
@@ -71,6 +72,8 @@ class _Builder:
         self._data = data
         self._source = source
         self._open_group = open_group
+        # Two buffers may share their bytes, but a small file must not become a large model.
+        self._left = 2 * len(data) + _MAX_SHARED_BYTES
         self._buffers = [self._buffer(index, table) for index, table in enumerate(root.get("buffers", ()))]
         self._external: dict[int, int] = {}
 
@@ -95,6 +98,11 @@ class _Builder:
             raise ModelError(
                 f"{self._source}: {where}: bytes {offset} to {offset + size} lie beyond the end, "
                 f"there are {len(data)} bytes (is the file cut short?)"
+            )
+        self._left -= size
+        if data is self._data and self._left < 0:
+            raise ModelError(
+                f"{self._source}: {where}: the buffers overlap and claim far more than the file has"
             )
         return data[offset : offset + size]
 

@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dse.flatbuffer.operators import HANDLES, operator_name, operator_subgraphs
+from dse.flatbuffer.checks import is_constant
+from dse.flatbuffer.operators import HANDLES, operator_name, operator_subgraphs, subgraph_fields
 from dse.flatbuffer.records import Model, Operator, Options, Quantization, Tensor
 from dse.flatbuffer.schema import enum_value, schema
 
@@ -19,66 +20,79 @@ _MAX_STEERING_BYTES = 512
 _KEY_DIGITS = 24
 
 
-def layer_key(model: Model, operators: Sequence[int], stored: frozenset[int]) -> str:
-    """Return the key of a layer of the main subgraph.
+class LayerKeys:
+    """Makes the keys of a model's layers.
 
     Parameters
     ----------
-    operators
-        Operator indices, the layer itself last.
+    model
+        A checked model.
     stored
-        Tensors whose value is in the file.
+        Tensors of the main subgraph whose value is in the file.
     """
-    facts = _operators_facts(model, 0, operators, stored)
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:_KEY_DIGITS]
+
+    def __init__(self, model: Model, stored: frozenset[int]) -> None:
+        self._model = model
+        self._stored = stored
+        # Bodies are described by a digest: nested calls would double a description at every level.
+        self._bodies: dict[int, str] = {}
+
+    def key(self, operators: Sequence[int]) -> str:
+        """Return the key of a layer: its operators in the main subgraph, the layer itself last."""
+        return _digest(self._operators(0, operators, self._stored))[:_KEY_DIGITS]
+
+    def _operators(self, subgraph_index: int, numbers: Iterable[int], stored: frozenset[int]) -> list[Any]:
+        """Describe operators so that only numbering within them matters."""
+        model = self._model
+        subgraph = model.subgraphs[subgraph_index]
+        local: dict[int, int] = {}
+        facts: list[Any] = []
+        for number in numbers:
+            operator = subgraph.operators[number]
+            name = operator_name(model, operator)
+            steering = not _has_weights(name)
+            inputs: list[Any] = []
+            for index in operator.inputs:
+                if index < 0:
+                    inputs.append(None)
+                    continue
+                tensor = subgraph.tensors[index]
+                place = local.setdefault(index, len(local))
+                value = _steering_value(model, tensor) if steering and index in stored else None
+                inputs.append((place, index in stored, _tensor_facts(model, tensor, index in stored), value))
+            outputs = []
+            for index in operator.outputs:
+                if index >= 0:
+                    local.setdefault(index, len(local))
+                    outputs.append(_tensor_facts(model, subgraph.tensors[index], False))
+            facts.append((name, self._operator(operator, name), inputs, outputs))
+        return facts
+
+    def _operator(self, operator: Operator, name: str) -> Any:
+        if name in HANDLES:  # which resource it is does not matter
+            return None
+        custom = operator.custom_options
+        bodies = () if name == "CALL_ONCE" else operator_subgraphs(operator)
+        return (
+            self._model.operator_codes[operator.opcode_index].version,
+            _options_facts(operator.builtin_options),
+            _options_facts(operator.builtin_options_2),
+            None if custom is None else hashlib.sha256(custom).hexdigest(),
+            operator.mutating_variable_inputs,
+            [self._body(body) for body in bodies],
+        )
+
+    def _body(self, subgraph_index: int) -> str:
+        if subgraph_index not in self._bodies:
+            body = self._model.subgraphs[subgraph_index]
+            stored = frozenset(i for i, tensor in enumerate(body.tensors) if is_constant(self._model, tensor))
+            facts = self._operators(subgraph_index, range(len(body.operators)), stored)
+            self._bodies[subgraph_index] = _digest(facts)
+        return self._bodies[subgraph_index]
 
 
-def _operators_facts(
-    model: Model, subgraph_index: int, numbers: Iterable[int], stored: frozenset[int]
-) -> list[Any]:
-    """Describe operators so that only numbering within them matters."""
-    subgraph = model.subgraphs[subgraph_index]
-    local: dict[int, int] = {}
-    facts: list[Any] = []
-    for number in numbers:
-        operator = subgraph.operators[number]
-        name = operator_name(model, operator)
-        steering = not _has_weights(name)
-        inputs: list[Any] = []
-        for index in operator.inputs:
-            if index < 0:
-                inputs.append(None)
-                continue
-            tensor = subgraph.tensors[index]
-            place = local.setdefault(index, len(local))
-            value = _steering_value(model, tensor) if steering and index in stored else None
-            inputs.append((place, index in stored, _tensor_facts(model, tensor, index in stored), value))
-        outputs = []
-        for index in operator.outputs:
-            if index >= 0:
-                local.setdefault(index, len(local))
-                outputs.append(_tensor_facts(model, subgraph.tensors[index], False))
-        facts.append((name, _operator_facts(model, operator, name), inputs, outputs))
-    return facts
-
-
-def _operator_facts(model: Model, operator: Operator, name: str) -> Any:
-    if name in HANDLES:  # which resource it is does not matter
-        return None
-    custom = operator.custom_options
-    bodies = [
-        _operators_facts(model, called, range(len(model.subgraphs[called].operators)), frozenset())
-        for called in operator_subgraphs(operator)
-        if name != "CALL_ONCE"
-    ]
-    return (
-        model.operator_codes[operator.opcode_index].version,
-        _options_facts(operator.builtin_options),
-        _options_facts(operator.builtin_options_2),
-        None if custom is None else hashlib.sha256(custom).hexdigest(),
-        operator.mutating_variable_inputs,
-        bodies,
-    )
+def _digest(facts: Any) -> str:
+    return hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _options_facts(options: Options | None) -> Any:
@@ -88,7 +102,7 @@ def _options_facts(options: Options | None) -> Any:
     known = {} if table is None else {field.name: field for field in table.fields}
     facts = []
     for name, value in sorted(options.fields.items()):
-        if name.endswith("subgraph_index") or name == "subgraph":
+        if name in subgraph_fields(options.table):
             continue  # the body is described instead of its number
         if name in known and known[name].type.kind == "scalar" and value == known[name].default:
             continue
@@ -124,9 +138,15 @@ def _quantization_facts(quantization: Quantization | None) -> Any:
     return (
         n_scales,
         quantization.quantized_dimension if n_scales > 1 else 0,
-        not any(quantization.zero_point or ()),
+        _all_zero(quantization.zero_point or ()),
         None if details is None else (details.table, details.get("block_size")),
     )
+
+
+def _all_zero(values: Sequence[int]) -> bool:
+    if isinstance(values, memoryview):  # a long one: compare bytes, not numbers
+        return not bytes(values).strip(b"\0")
+    return not any(values)
 
 
 def _steering_value(model: Model, tensor: Tensor) -> bytes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dse.flatbuffer.keys import layer_key
+from dse.flatbuffer.keys import LayerKeys
 from dse.flatbuffer.macs import Call, Work, operator_work
 from dse.flatbuffer.operators import clean, operator_name, operator_subgraphs, quantization_tensors
 from dse.flatbuffer.reader import ModelFile
@@ -36,8 +36,10 @@ def build_graph(file: ModelFile) -> LayerGraph:
     main = model.subgraphs[0]
     structure = build_structure(model)
     tensors = _tensors(model, structure)
+    keys = LayerKeys(model, structure.stored)
+    work = _WorkCounter(model)
     layers = tuple(
-        _layer(model, structure, tensors, index, operators)
+        _layer(model, structure, tensors, index, operators, keys.key(operators), work)
         for index, operators in enumerate(structure.layers)
     )
     return LayerGraph(
@@ -118,14 +120,20 @@ def _size(model: Model, tensor: TensorRecord, is_stored: bool) -> int:
 
 
 def _layer(
-    model: Model, structure: Structure, tensors: tuple[Tensor, ...], index: int, operators: tuple[int, ...]
+    model: Model,
+    structure: Structure,
+    tensors: tuple[Tensor, ...],
+    index: int,
+    operators: tuple[int, ...],
+    key: str,
+    counter: _WorkCounter,
 ) -> Layer:
     main = model.subgraphs[0]
     operator = main.operators[operators[-1]]
     name = structure.names[operators[-1]]
     outputs = tuple(dict.fromkeys(i for i in operator.outputs if i >= 0))
     constants = sorted(_shipped(model, structure, operators))
-    work = _work(model, main, operator)
+    work = counter.work(main, operator)
     return Layer(
         index=index,
         name=tensors[outputs[0]].name if outputs else f"{name.lower()}_{operators[-1]}",
@@ -139,7 +147,7 @@ def _layer(
         macs=work.macs,
         element_ops=work.element_ops,
         weight_bytes=sum(tensors[i].n_bytes for i in constants),
-        key=layer_key(model, operators, structure.stored),
+        key=key,
         group=structure.groups[index],
     )
 
@@ -152,27 +160,35 @@ def _shipped(model: Model, structure: Structure, operators: tuple[int, ...]) -> 
     return {i for i in used if i in structure.stored and model.buffers[main.tensors[i].buffer].data}
 
 
-def _work(model: Model, subgraph: SubGraph, operator: Operator) -> Work:
-    name = operator_name(model, operator)
-    if name in _RUNS_ONCE:
-        return _body_work(model, operator_subgraphs(operator)[0])
-    tensors = subgraph.tensors
-    return operator_work(
-        Call(
-            name=name,
-            options=operator.builtin_options or operator.builtin_options_2,
-            inputs=tuple(None if i < 0 else resolved_shape(tensors[i]) for i in operator.inputs),
-            outputs=tuple(resolved_shape(tensors[i]) for i in operator.outputs if i >= 0),
+class _WorkCounter:
+    """Counts the arithmetic of operators; bodies that are called are counted once."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._bodies: dict[int, Work] = {}
+
+    def work(self, subgraph: SubGraph, operator: Operator) -> Work:
+        name = operator_name(self._model, operator)
+        if name in _RUNS_ONCE:
+            return self._body(operator_subgraphs(operator)[0])
+        tensors = subgraph.tensors
+        return operator_work(
+            Call(
+                name=name,
+                options=operator.builtin_options or operator.builtin_options_2,
+                inputs=tuple(None if i < 0 else resolved_shape(tensors[i]) for i in operator.inputs),
+                outputs=tuple(resolved_shape(tensors[i]) for i in operator.outputs if i >= 0),
+            )
         )
-    )
 
-
-def _body_work(model: Model, subgraph_index: int) -> Work:
-    body = model.subgraphs[subgraph_index]
-    works = [_work(model, body, operator) for operator in body.operators]
-    macs = [work.macs for work in works if work.macs is not None]
-    element_ops = [work.element_ops for work in works if work.element_ops is not None]
-    return Work(
-        sum(macs) if len(macs) == len(works) else None,
-        sum(element_ops) if len(element_ops) == len(works) else None,
-    )
+    def _body(self, index: int) -> Work:
+        if index not in self._bodies:
+            body = self._model.subgraphs[index]
+            works = [self.work(body, operator) for operator in body.operators]
+            macs = [work.macs for work in works if work.macs is not None]
+            element_ops = [work.element_ops for work in works if work.element_ops is not None]
+            self._bodies[index] = Work(
+                sum(macs) if len(macs) == len(works) else None,
+                sum(element_ops) if len(element_ops) == len(works) else None,
+            )
+        return self._bodies[index]

@@ -38,7 +38,7 @@ def subgraph_references(options: Options | None) -> Iterator[tuple[str, int]]:
     """Yield (field, subgraph index) for each subgraph that an operator's options name."""
     if options is None:
         return
-    for name in _subgraph_fields(options.table):
+    for name in subgraph_fields(options.table):
         value = options.get(name, () if name in _SUBGRAPH_VECTORS else 0)
         if isinstance(value, int):
             yield name, value
@@ -58,7 +58,7 @@ def renumber_subgraphs(options: Options | None, numbers: dict[int, int]) -> Opti
     if options is None:
         return None
     fields = dict(options.fields)
-    for name in _subgraph_fields(options.table):
+    for name in subgraph_fields(options.table):
         if name not in _SUBGRAPH_VECTORS:
             fields[name] = numbers[options.get(name)]
         elif name in fields:
@@ -84,7 +84,7 @@ def clean(text: str) -> str:
 
 
 @cache
-def _subgraph_fields(table: str) -> tuple[str, ...]:
+def subgraph_fields(table: str) -> tuple[str, ...]:
     """Return the fields of an options table that hold subgraph indices."""
     found = schema().tables.get(table)
     if found is None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dse.errors import ModelError
 from dse.flatbuffer.operators import HANDLES, RANDOM, WRITES_STATE, clean, operator_name, operator_subgraphs
 from dse.flatbuffer.records import Model, Operator
 from dse.flatbuffer.schema import enum_value
 
 # A resource, named as the runtime names it: kind, container (or table number), shared name.
 Resource = tuple[str, str, str]
+_MAX_CALLS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ def _called_effects(
     handed = tuple(held.get(index, frozenset()) for index in arguments)
     key = (called, handed)
     if key not in memo:
+        if len(memo) >= _MAX_CALLS:
+            raise ModelError(f"more than {_MAX_CALLS} different ways to hand resources to subgraphs")
         given = dict(zip(body.inputs, handed))
         inner = _subgraph_effects(model, called, given, memo)
         own = {(called, index) for index, tensor in enumerate(body.tensors) if tensor.is_variable}

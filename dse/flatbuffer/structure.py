@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dse.errors import ModelError
 from dse.flatbuffer.checks import is_constant
 from dse.flatbuffer.operators import CONTROL_FLOW, HANDLES, RANDOM, READS_STATE, WRITES_STATE, operator_name
 from dse.flatbuffer.records import Model
 from dse.flatbuffer.sizes import HANDLE_TYPES, dtype_name
 from dse.flatbuffer.state import Effects, Resource, is_initialiser, operator_effects
+
+# Constants are prepared by a handful of operators each.
+_MAX_ENTRIES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ def build_structure(model: Model) -> Structure:
     }
     outputs = set(main.outputs)
     layers: list[tuple[int, ...]] = []
+    n_entries = 0
     for number, operator in enumerate(main.operators):
         needed_by_outside = not outputs.isdisjoint(operator.outputs)
         if number in initialisers or (number in preparing and not needed_by_outside):
@@ -74,6 +79,12 @@ def build_structure(model: Model) -> Structure:
         touched = effects[number].reads | effects[number].writes
         helpers |= {other for other, resources in initialisers.items() if resources & touched}
         layers.append((*sorted(helpers), number))
+        n_entries += len(layers[-1])
+        if n_entries > _MAX_ENTRIES:
+            raise ModelError(
+                f"the layers depend on more than {_MAX_ENTRIES} operators that prepare constants, "
+                "counted for each layer"
+            )
     used = {number for layer in layers for number in layer}
     changed = frozenset().union(*(effects[layer[-1]].writes for layer in layers))
     groups, shared, stateful = _groups(model, layers, effects, changed, prepared)

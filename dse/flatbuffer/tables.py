@@ -23,6 +23,7 @@ MAX_DEPTH = 32
 # Work units; a table is worth TABLE_COST, an element of a short vector one.
 _TABLE_COST = 12
 _BASE_BUDGET = 2_500_000
+_VIEW_BYTES_PER_UNIT = 64
 UNKNOWN_PREFIX = "?"
 
 _U16 = struct.Struct("<H")
@@ -189,6 +190,8 @@ class TableReader:
             self._need(start, length * size, f"a vector of {length} numbers")
             view = self._data[start : start + length * size]
             if view_above is not None and length >= view_above and sys.byteorder == "little":
+                # Not free: what is shared a thousand times would be hashed and written a thousand times.
+                self._spend(length * size // _VIEW_BYTES_PER_UNIT, start)
                 return view if code == "B" else view.cast(code)  # type: ignore[call-overload]
             if code == "B":
                 self._spend(length // 16, start)

@@ -193,25 +193,52 @@ def test_cut_short_anywhere(n):
         model_from_bytes(data[:n])
 
 
-def test_a_small_file_can_not_make_large_output():
-    """A vector of 100,000 offsets, all to one table with a long vector."""
-    draft = Draft()
-    tensor = draft.main.tensor("t", (1,) * 3000)
-    draft.main.inputs = draft.main.outputs = (tensor,)
-    data = draft.data()
-    walk = Walk(data)
-    shared = walk.tensor()
-    n = 100_000
-    vector = len(data)
-    data += bytes(4 + 4 * n)
-    walk.put(vector, n)
-    for index in range(n):
-        at = vector + 4 + 4 * index
-        walk.put(at, (shared - at) % (1 << 32))
-    field = walk.field("SubGraph", "tensors", walk.subgraph())
-    walk.put(field, vector - field)
-    with pytest.raises(ModelError, match=r"(more tables and numbers than|beyond the file)"):
-        model_from_bytes(data)
+def model_of_shared_tables(what, n, size):
+    """A file whose root has n offsets to one buffer, or whose subgraph has n offsets to one tensor."""
+    import flatbuffers
+
+    builder = flatbuffers.Builder(1 << 16)
+
+    def table(slots, *entries):
+        builder.StartObject(slots)
+        for slot, value in entries:
+            builder.PrependUOffsetTRelativeSlot(slot, value, 0)
+        return builder.EndObject()
+
+    def offsets(one, count):
+        builder.StartVector(4, count, 4)
+        for _ in range(count):
+            builder.PrependUOffsetTRelative(one)
+        return builder.EndVector()
+
+    if what == "buffers":
+        vector = builder.CreateByteVector(bytes(size))
+    else:
+        builder.StartVector(4, size, 4)
+        for _ in range(size):
+            builder.PrependInt32(1)
+        vector = builder.EndVector()
+    buffers = offsets(table(3, (0, vector)) if what == "buffers" else table(3), n if what == "buffers" else 1)
+    tensors = offsets(
+        table(11, (0, vector)) if what == "tensors" else table(11), n if what == "tensors" else 1
+    )
+    subgraphs = offsets(table(6, (0, tensors)), 1)
+    builder.StartObject(10)
+    builder.PrependUint32Slot(0, 3, 0)
+    builder.PrependUOffsetTRelativeSlot(2, subgraphs, 0)
+    builder.PrependUOffsetTRelativeSlot(4, buffers, 0)
+    builder.Finish(builder.EndObject(), file_identifier=b"TFL3")
+    return builder.Output()
+
+
+@pytest.mark.parametrize(("what", "size"), [("tensors", 200), ("buffers", 1 << 20)])
+def test_a_small_file_can_not_make_large_output(what, size):
+    """20,000 offsets to one table: a tensor of rank 200, or a buffer of a megabyte."""
+    model_from_bytes(model_of_shared_tables(what, 3, size))
+    with pytest.raises(
+        ModelError, match="more tables and numbers than a file of this size can sensibly hold"
+    ):
+        model_from_bytes(model_of_shared_tables(what, 20_000, size))
 
 
 # Faults in what the tables say --------------------------------------------------------------------
@@ -499,3 +526,69 @@ def test_a_zip_behind_the_model_is_allowed(tmp_path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("labels.txt", "cat\ndog\n")
     assert len(build_graph(read_model(path)).layers) == 1
+
+
+# Small files that ask for much work ---------------------------------------------------------------
+
+
+def test_nested_calls_are_not_followed_once_per_path():
+    """40 bodies, each calling the next one three times with swapped handles: 3^40 paths."""
+    draft = Draft()
+    main = draft.main
+    bodies = [draft.body() for _ in range(40)]
+    for number, body in enumerate(bodies):
+        body.inputs = (
+            body.tensor("h0", (), "RESOURCE"),
+            body.tensor("h1", (), "RESOURCE"),
+            body.tensor("x", (1,)),
+        )
+        h0, h1, at = body.inputs
+        for _ in range(3):
+            out = body.tensor("y", (1,))
+            if number + 1 < len(bodies):
+                body.op("CALL", (h0, h1, at), (out,), "CallOptions", {"subgraph": number + 2})
+            else:
+                body.op("ABS", (at,), (out,), "AbsOptions")
+            h0, h1, at = h1, h0, out
+        body.outputs = (at,)
+    handles = []
+    for name in ("a", "b"):
+        handles.append(main.tensor(name, (), "RESOURCE"))
+        main.op("VAR_HANDLE", (), (handles[-1],), "VarHandleOptions", {"shared_name": name})
+    x, y = main.tensor("x", (1,)), main.tensor("y", (1,))
+    main.op("CALL", (*handles, x), (y,), "CallOptions", {"subgraph": 1})
+    main.inputs, main.outputs = (x,), (y,)
+    (layer,) = build_graph(draft.file()).layers
+    assert layer.element_ops == 3**40
+    assert layer.group is None
+
+
+def test_many_preparing_operators_for_many_layers_are_refused():
+    draft = Draft()
+    main = draft.main
+    at = main.constant("c", [1.0])
+    for number in range(1500):
+        at = main.elementwise("ABS", (at,), f"c{number}", "AbsOptions")
+    x = main.tensor("x", (1,))
+    outputs = [main.elementwise("ADD", (x, at), f"y{number}", "AddOptions") for number in range(900)]
+    main.inputs, main.outputs = (x,), tuple(outputs)
+    with pytest.raises(ModelError, match="depend on more than 1000000 operators that prepare constants"):
+        build_graph(draft.file())
+
+
+def test_overlapping_buffers_behind_the_file_are_not_free():
+    model = chain(1).model()
+    from dse.flatbuffer import encode as encoding
+
+    tables = encoding.model_tables(model)
+    everything = Options("Buffer", {"offset": 2, "size": 1 << 20})
+    tables.fields["buffers"] = (*tables.fields["buffers"], *[everything] * 1000)
+    data = encoding.encode_tables(tables)
+    data += bytes(1 << 20)
+    with pytest.raises(ModelError, match=r"buffers\[\d+\]: the buffers overlap and claim far more"):
+        model_from_bytes(data)
+
+
+def test_absurd_ranks_are_refused():
+    with pytest.raises(ModelError, match="rank 300, at most 255 is sensible"):
+        model_from_bytes(encode(with_tensor(chain(1).model(), 0, shape=(1,) * 300)))
