@@ -121,6 +121,12 @@ def load(experiment: Experiment, work: Path) -> Subject:
     graph = build_graph(file)
     # Faults in wishes are told now, not after a minute of measuring.
     check_solver(experiment.search.solver)
+    unknown = [cluster.name for cluster in platform.clusters if cluster.active_power_mw is None]
+    if experiment.search.goal == "energy" and unknown:
+        raise PlatformError(
+            f"search.goal is energy, but platform {platform.name} gives no active_power_mw for "
+            f"{', '.join(unknown)}: add it to the platform's description, or choose another goal"
+        )
     resolve_pins(graph, platform, experiment.pins)
     return Subject(experiment, file, graph, platform)
 

@@ -222,6 +222,9 @@ def test_wishes_are_checked_before_anything_is_measured(dse, tiny, tmp_path, mon
     code, _, err = dse("run", "--model", tiny, "-o", tmp_path / "runs", "--set", "search.solver=magic")
     assert code == 2
     assert "unknown solver 'magic': expected auto or one of" in err
+    code, _, err = dse("run", "--model", tiny, "-o", tmp_path / "runs", "--set", "search.goal=energy")
+    assert code == 2
+    assert "gives no active_power_mw for" in err
     assert list((tmp_path / "runs").iterdir()) == []
 
 
