@@ -84,7 +84,7 @@ def _extracted_cost(record: Record, overhead_ns: int, *, counts: bool) -> Cost:
         return Cost(None, reason=record.refused or "not measured")
     if not counts:
         return Cost(0, reason="measured together with the layers that share its state")
-    interval = visit_interval(record.visits)
+    interval = visit_interval(record.used_visits)
     return Cost(
         max(0, median(record.samples_ns) - overhead_ns),
         record.samples_ns,

@@ -20,6 +20,7 @@ from dse.errors import InputError
 
 FORMAT = "tflite-dse measurements"
 VERSION = 1
+ENOUGH_CALM = 3
 
 
 def default_cache_folder() -> Path:
@@ -68,6 +69,8 @@ class Record:
     ----------
     visits
         Samples in nanoseconds, grouped by visit.
+    calm
+        By visit, whether the machine was calm meanwhile (see ``dse.profiling.calm``).
     refused
         Why the slot can not run it, else empty.
     finished_precision
@@ -75,13 +78,20 @@ class Record:
     """
 
     visits: list[tuple[int, ...]] = field(default_factory=list)
+    calm: list[bool] = field(default_factory=list)
     refused: str = ""
     finished_precision: float | None = None
 
     @property
+    def used_visits(self) -> tuple[tuple[int, ...], ...]:
+        """The visits that count: the calm ones, or all where too few were calm."""
+        calm = tuple(visit for visit, quiet in zip(self.visits, self.calm, strict=True) if quiet)
+        return calm if len(calm) >= ENOUGH_CALM else tuple(self.visits)
+
+    @property
     def samples_ns(self) -> tuple[int, ...]:
-        """All samples, in the order taken."""
-        return tuple(sample for visit in self.visits for sample in visit)
+        """The samples of the visits that count, in the order taken."""
+        return tuple(sample for visit in self.used_visits for sample in visit)
 
     def satisfies(self, precision: float) -> bool:
         """Whether nothing is left to measure for this precision."""
@@ -113,6 +123,11 @@ class Journal:
         """Add one visit per subject."""
         self._apply_and_write({"slot": slot, "samples": {k: list(v) for k, v in samples.items() if v}})
 
+    def disturb(self, slot: str, subjects: Sequence[str], why: str) -> None:
+        """Note that the machine was not calm during the last visit of some subjects."""
+        if subjects:
+            self._apply_and_write({"slot": slot, "disturbed": list(subjects), "why": why})
+
     def refuse(self, slot: str, subject: str, reason: str) -> None:
         """Note that a slot can not run a subject."""
         self._apply_and_write({"slot": slot, "refused": {subject: reason}})
@@ -125,6 +140,12 @@ class Journal:
     def note(self, name: str, value: Any) -> None:
         """Keep something else (links, memory, conditions); the last value of a name wins."""
         self._apply_and_write({"note": name, "value": value})
+
+    @property
+    def n_visits(self) -> tuple[int, int]:
+        """Number of visits in all, and of those during which the machine was not calm."""
+        flags = [calm for record in self._records.values() for calm in record.calm]
+        return len(flags), flags.count(False)
 
     def close(self) -> None:
         """Close the file."""
@@ -183,7 +204,12 @@ class Journal:
         slot = str(entry["slot"])
         for subject, samples in entry.get("samples", {}).items():
             if samples and all(isinstance(sample, int) and sample >= 0 for sample in samples):
-                self.record(slot, subject).visits.append(tuple(samples))
+                record = self.record(slot, subject)
+                record.visits.append(tuple(samples))
+                record.calm.append(True)
+        for subject in entry.get("disturbed", []):
+            if self.record(slot, subject).calm:
+                self.record(slot, subject).calm[-1] = False
         for subject, reason in entry.get("refused", {}).items():
             self.record(slot, subject).refused = str(reason)
         for subject in entry.get("finished", []):

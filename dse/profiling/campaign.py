@@ -17,10 +17,11 @@ from dse.errors import InputError
 from dse.platforms import Slot
 from dse.profiling.background import Background
 from dse.profiling.cache import Journal
-from dse.profiling.inside_run import InsideRun
+from dse.profiling.calm import CalmWatch, precise_enough
+from dse.profiling.inside_run import InsideRun, is_piece
 from dse.profiling.options import ProfileOptions
 from dse.profiling.slot_worker import SlotWorker, Visit
-from dse.profiling.stats import median, reached_precision
+from dse.profiling.stats import median
 from dse.progress import Task
 from dse.units import NS_PER_S
 
@@ -176,15 +177,27 @@ class Campaign:
                     self.background.surround(self.workers[slot].cores)
                 todo = [name for name in names if not self._done(slot, name)]
                 order.shuffle(todo)
-                for visits in self._requests(slot, todo):
-                    if round_number > 0 and time.monotonic() > deadline:
-                        return
-                    self._visit(slot, visits, round_number)
-                if self.inside is not None and (round_number == 0 or time.monotonic() <= deadline):
-                    self.inside.visit(slot, self.workers[slot])
+                watch = CalmWatch(self.workers[slot])
+                visited = self._turn(slot, todo, round_number, deadline)
+                if disturbance := watch.disturbance():
+                    self.journal.disturb(str(slot), visited, disturbance)
+                self._finish_precise(slot, visited)
+                if round_number > 0 and time.monotonic() > deadline:
+                    return
             inside_done = self.inside is None or not any(self.inside.todo(slot) for slot in slots)
             if inside_done and all(self._done(slot, name) for slot in slots for name in names):
                 return
+
+    def _turn(self, slot: Slot, todo: Sequence[str], round_number: int, deadline: float) -> list[str]:
+        """Visit subjects, and the inside of the whole model; return whom there was time for."""
+        visited: list[str] = []
+        for visits in self._requests(slot, todo):
+            if round_number > 0 and time.monotonic() > deadline:
+                return visited
+            visited += self._visit(slot, visits, round_number)
+        if self.inside is not None and (round_number == 0 or time.monotonic() <= deadline):
+            visited += self.inside.visit(slot, self.workers[slot])
+        return visited
 
     def _requests(self, slot: Slot, names: Sequence[str]) -> Iterable[list[Visit]]:
         """Part the visits of a turn, so that no request takes long (for Ctrl-C and the display)."""
@@ -202,18 +215,21 @@ class Campaign:
         if request:
             yield request
 
-    def _visit(self, slot: Slot, visits: Sequence[Visit], round_number: int) -> None:
+    def _visit(self, slot: Slot, visits: Sequence[Visit], round_number: int) -> list[str]:
         samples, refused = self.workers[slot].time(visits)
         self.journal.add_samples(str(slot), samples)
         for name, reason in refused.items():
             self.journal.refuse(str(slot), name, reason)
-        precise = []
         for name, values in samples.items():
             self._estimate_ns[str(slot), name] = max(1, median(values))
-            if self._precise(slot, name):
-                precise.append(name)
-        self.journal.finish(str(slot), precise, self.options.precision)
         self._advance(len(samples), len(refused), round_number, slot)
+        return list(samples)
+
+    def _finish_precise(self, slot: Slot, names: Sequence[str]) -> None:
+        precise = [name for name in names if not is_piece(name) and self._precise(slot, name)]
+        self.journal.finish(str(slot), precise, self.options.precision)
+        if self.inside is not None:
+            self.inside.finish_precise(slot)
 
     def _advance(self, n_samples: int, n_refused: int, round_number: int, slot: Slot) -> None:
         share = 1 / self.options.min_rounds if round_number < self.options.min_rounds else 0.0
@@ -227,8 +243,4 @@ class Campaign:
         return self.journal.record(str(slot), name).satisfies(self.options.precision)
 
     def _precise(self, slot: Slot, name: str) -> bool:
-        visits = self.journal.record(str(slot), name).visits
-        if len(visits) < self.options.min_rounds:
-            return False
-        precision = reached_precision(visits)
-        return precision is not None and precision <= self.options.precision
+        return precise_enough(self.journal.record(str(slot), name), self.options)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dse.platforms import Slot
 from dse.profiling.cache import Journal
+from dse.profiling.calm import precise_enough
 from dse.profiling.options import ProfileOptions
 from dse.profiling.slot_worker import Piece, SlotWorker
-from dse.profiling.stats import middle_mean, reached_precision
+from dse.profiling.stats import middle_mean
 
 TOTAL = "inside"
 VISIT_SHARE = 5  # a visit to the whole model may last this many times a visit to a layer
@@ -21,6 +21,11 @@ FEWEST_RUNS_IN_ALL = 48
 def piece_name(position: int) -> str:
     """Return the name under which a piece's samples are in the journal."""
     return f"{TOTAL} {position}"
+
+
+def is_piece(name: str) -> bool:
+    """Whether a subject's name is that of the profiled model or of one of its pieces."""
+    return name == TOTAL or name.startswith(f"{TOTAL} ")
 
 
 def known_pieces(journal: Journal, slot: Slot) -> tuple[Piece, ...]:
@@ -65,25 +70,32 @@ class InsideRun:
         """Whether a slot still needs visits."""
         return not self.journal.record(str(slot), TOTAL).satisfies(self.options.precision)
 
-    def visit(self, slot: Slot, worker: SlotWorker) -> None:
-        """Run the model some times and keep one sample per piece."""
+    def visit(self, slot: Slot, worker: SlotWorker) -> list[str]:
+        """Run the model some times and keep one sample per piece; return the subjects it was for."""
         if not self.todo(slot):
-            return
+            return []
         times = worker.time_inside(1, self._n_runs[slot])
         if isinstance(times, str):
             self.journal.refuse(str(slot), TOTAL, times)
-            return
+            return []
         known = known_pieces(self.journal, slot)
         if not known:
             self.journal.note(f"{TOTAL} {slot}", [[p.kind, p.tag, p.index] for p in times.pieces])
         elif known != times.pieces:
             reason = "the runtime's profiler reports other kernels than before"
             self.journal.refuse(str(slot), TOTAL, reason)
-            return
+            return []
         samples = [round(1000 * middle_mean(piece)) for piece in times.times_us]
         named = {piece_name(position): [sample] for position, sample in enumerate(samples)}
-        self.journal.add_samples(str(slot), {**named, TOTAL: [sum(samples)]})
-        if self._precise(self.journal.record(str(slot), TOTAL).visits, self._n_runs[slot]):
+        named[TOTAL] = [sum(samples)]
+        self.journal.add_samples(str(slot), named)
+        return list(named)
+
+    def finish_precise(self, slot: Slot) -> None:
+        """Note that no more is to be measured on a slot when it is precise enough."""
+        record = self.journal.record(str(slot), TOTAL)
+        n_runs = len(record.visits) * self._n_runs.get(slot, 0)
+        if self.todo(slot) and n_runs >= FEWEST_RUNS_IN_ALL and precise_enough(record, self.options):
             self.journal.finish(str(slot), [TOTAL], self.options.precision)
 
     def finish(self) -> None:
@@ -91,9 +103,3 @@ class InsideRun:
         for slot in self._n_runs:
             if self.todo(slot):
                 self.journal.finish(str(slot), [TOTAL], self.options.precision)
-
-    def _precise(self, visits: Sequence[Sequence[int]], n_runs: int) -> bool:
-        if len(visits) < self.options.min_rounds or len(visits) * n_runs < FEWEST_RUNS_IN_ALL:
-            return False
-        reached = reached_precision(visits)
-        return reached is not None and reached <= self.options.precision

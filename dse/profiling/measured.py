@@ -303,6 +303,8 @@ def _table(study: _Study, journal: Journal) -> CostTable:
             "platform_fingerprint": study.platform.fingerprint,
             "slot_cores": {str(slot): list(slot_cores(study.platform, slot)) for slot in slots},
             "precision": precision_reached(study.graph, costs, study.options.precision),
+            "n_visits": journal.n_visits[0],
+            "n_disturbed_visits": journal.n_visits[1],
             "links": measured_links,
             "machine": journal.extra.get("conditions"),
         },

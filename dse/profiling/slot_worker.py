@@ -87,6 +87,11 @@ class SlotWorker:
         self.versions: dict[str, Any] = {}
         self._child = self._start()
 
+    @property
+    def pid(self) -> int:
+        """Number of the process at present."""
+        return self._child.pid
+
     def load(self, name: str, path: Path, values: Mapping[int, Path] | None = None) -> Loaded | str:
         """Load a model; return what it did, or the reason why this slot can not run it.
 

@@ -43,6 +43,21 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         assert journal.extra == {"links": [3]}
 
 
+def test_disturbed_visits_only_count_when_too_few_are_calm() -> None:
+    with Journal() as journal:
+        for i in range(4):
+            journal.add_samples("s", {"x": [i], "y": [i]})
+            if i in (0, 2):
+                journal.disturb("s", ["x"], "others")
+        x, y = journal.record("s", "x"), journal.record("s", "y")
+        assert x.calm == [False, True, False, True]
+        assert x.used_visits == ((0,), (1,), (2,), (3,))
+        assert y.samples_ns == (0, 1, 2, 3)
+        journal.add_samples("s", {"x": [4]})
+        assert x.samples_ns == (1, 3, 4)
+        journal.disturb("s", ["never seen"], "others")
+
+
 def test_every_cut_of_the_file_can_be_read_and_continued(tmp_path: Path) -> None:
     cache = ProfileCache(tmp_path)
     filled(cache)

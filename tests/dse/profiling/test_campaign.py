@@ -38,6 +38,8 @@ class FakeWorker:
         self.visits: list[tuple[str, int, int]] = []
         self.resident: list[str] = []
         self.most_resident = 0
+        self.cores = CORES[:1]
+        self.pid = os.getpid()
 
     def load(self, name: str, path: Path, values: object) -> Loaded | str:
         if name in self.refuses:
@@ -177,6 +179,32 @@ def test_interrupted_campaign_measures_only_what_is_missing(tmp_path: Path) -> N
         worker = FakeWorker(TIMES)
         Campaign({ONE: worker}, journal, options, folder, Steps(), 1 << 30).run(subjects(TIMES))
         assert worker.visits == []
+
+
+def test_disturbed_visits_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = []
+
+    def disturbance(_: object) -> str:
+        turns.append(1)
+        return "others" if len(turns) in (2, 3) else ""
+
+    monkeypatch.setattr("dse.profiling.campaign.CalmWatch.disturbance", disturbance)
+    worker = FakeWorker({"a": 1000})
+    run = campaign({ONE: worker}, tmp_path, min_rounds=6)
+    run.run(subjects({"a": 1000}))
+    record = run.journal.record("1 cpu", "a")
+    assert len(record.visits) == 8
+    assert record.calm == [True, False, False] + [True] * 5
+    assert len(record.used_visits) == 6
+
+
+def test_restless_machine_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dse.profiling.campaign.CalmWatch.disturbance", lambda _: "others")
+    run = campaign({ONE: FakeWorker({"a": 1000})}, tmp_path, min_rounds=6)
+    run.run(subjects({"a": 1000}))
+    record = run.journal.record("1 cpu", "a")
+    assert len(record.visits) == len(record.used_visits) == 18
+    assert not any(record.calm)
 
 
 def test_precision_is_over_visits_not_runs() -> None:

@@ -1,0 +1,68 @@
+"""Whether the machine was calm while something was timed, and when a number is good enough.
+
+A visit during which others used the same cores, a hypervisor took time away, or the clock or the
+temperature moved, is made again: it stays in the journal but only counts when too few visits were
+calm.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from dse import conditions
+from dse.profiling.cache import Record
+from dse.profiling.options import ProfileOptions
+from dse.profiling.slot_worker import SlotWorker
+from dse.profiling.stats import reached_precision
+
+# Restless machines never get enough calm visits; after this many times the rounds, all count.
+PATIENCE = 3
+SHORTEST_WATCH_S = 0.2
+
+
+class CalmWatch:
+    """Watches the cores of a slot from its making until ``disturbance`` is asked.
+
+    Parameters
+    ----------
+    worker
+        The slot's process, whose own work does not disturb.
+    """
+
+    def __init__(self, worker: SlotWorker) -> None:
+        self._worker = worker
+        self._start = time.monotonic()
+        self._before = conditions.snapshot(worker.cores)
+        self._own_before = _cpu_seconds(worker.pid)
+
+    def disturbance(self) -> str:
+        """Return what disturbed, or an empty text.
+
+        The kernel counts in hundredths of a second, so very short times tell nothing.
+        """
+        if time.monotonic() - self._start < SHORTEST_WATCH_S:
+            return ""
+        own_s = max(0.0, _cpu_seconds(self._worker.pid) - self._own_before)
+        after = conditions.snapshot(self._worker.cores)
+        return "; ".join(conditions.drift(self._before, after, own_busy_s=own_s).warnings)
+
+
+def precise_enough(record: Record, options: ProfileOptions) -> bool:
+    """Whether a subject has enough visits and they agree as well as was asked."""
+    n_calm = sum(record.calm)
+    enough = n_calm >= options.min_rounds
+    if not enough and len(record.visits) < PATIENCE * options.min_rounds:
+        return False
+    precision = reached_precision(record.used_visits)
+    return precision is not None and precision <= options.precision
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used so far, or 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
