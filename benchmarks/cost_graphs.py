@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import sys
 import time
@@ -38,7 +39,7 @@ class CostGraph:
     name
         Stem of the file.
     problem
-        Layers in a topological order; classes of nodes that share a device are groups.
+        Layers in a topological order; classes of nodes that share a device are colocated.
     latency
         float64 (layers, 2): on an accelerator and on a CPU, in the file's unit.
     flow_cost
@@ -100,7 +101,8 @@ def read(path: Path) -> CostGraph:
         bandwidth_bytes_per_s=np.array([[1e9, np.inf], [1e9, np.inf]]),
         send_setup_ns=(0, 0),
         send_bandwidth_bytes_per_s=(1e9, float("inf")),
-        groups=tuple(tuple(members) for members in classes.values() if len(members) > 1),
+        free_within_unit=True,
+        colocated=tuple(tuple(members) for members in classes.values() if len(members) > 1),
         max_lanes=1,
     )
     return CostGraph(path.stem, problem, latency, flow_cost, tuple(colour))
@@ -151,7 +153,9 @@ def run(path: Path, time_limit_s: float, solver: str, seed: int = 0) -> Row:
         if period_ns is not None and (not improved or period_ns < improved[-1][1]):
             improved.append((time.monotonic() - start, period_ns))
 
-    solution = solve(graph.problem, solver, Limits(time_s=time_limit_s, seed=seed, progress=note))
+    workers = len(os.sched_getaffinity(0))
+    limits = Limits(time_s=time_limit_s, seed=seed, workers=workers, progress=note)
+    solution = solve(graph.problem, solver, limits)
     wall = time.monotonic() - start
     if solution.mapping is None or solution.bound_hz is None:
         raise SolverError(f"{solution.status.value}: {solution.reason}")

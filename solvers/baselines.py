@@ -20,6 +20,7 @@ class Role(Enum):
     COPIES = "one copy per core"
     PIPELINE = "best pipeline"
     MIX = "best mix"
+    PUBLISHED = "published heuristic"
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,6 +280,7 @@ def _evaluate_lane(problem: Problem, lane: Lane) -> LaneEvaluation:
     by_unit: dict[int, int] = {}
     unit_done: dict[int, int] = {}
     finish: list[int] = []
+    received: set[tuple[int, int]] = set()
     for stage in lane.stages:
         target = problem.slots[stage.slot].cluster
         receive = 0
@@ -289,12 +290,18 @@ def _evaluate_lane(problem: Problem, lane: Lane) -> LaneEvaluation:
             source = None if flow.producer is None else home.get(flow.producer)
             if source is None:
                 continue
-            cluster = problem.slots[lane.stages[source].slot].cluster
-            receive += problem.transfer_ns(cluster, target, flow.n_bytes)
             if source < len(finish):
                 ready = max(ready, finish[source])
+            if problem.free_within_unit:
+                if lane.stages[source].unit == stage.unit or (number, stage.unit) in received:
+                    continue
+                received.add((number, stage.unit))
+            cluster = problem.slots[lane.stages[source].slot].cluster
+            receive += problem.transfer_ns(cluster, target, flow.n_bytes)
         compute = stage_compute_ns(problem, stage.layers, stage.slot)
-        send = sum(problem.send_ns(target, problem.flows[n].n_bytes) for n in live_out(problem, stage.layers))
+        send = sum(
+            problem.send_ns(target, problem.flows[n].n_bytes) for n in _sent(problem, lane, home, stage)
+        )
         moving = receive + send
         busy = max(compute, moving) if problem.overlap else compute + moving
         by_unit[stage.unit] = by_unit.get(stage.unit, 0) + busy
@@ -308,6 +315,19 @@ def _evaluate_lane(problem: Problem, lane: Lane) -> LaneEvaluation:
         key=lambda n: (stages[n].busy_ns, -n),
     )
     return LaneEvaluation(tuple(stages), period, max(finish), bottleneck)
+
+
+def _sent(problem: Problem, lane: Lane, home: dict[int, int], stage: Stage) -> tuple[int, ...]:
+    """Flows that the stage pays to send."""
+    leaving = live_out(problem, stage.layers)
+    if not problem.free_within_unit:
+        return leaving
+    units = {layer: lane.stages[number].unit for layer, number in home.items()}
+    return tuple(
+        number
+        for number in leaving
+        if any(units.get(user, stage.unit) != stage.unit for user in problem.flows[number].consumers)
+    )
 
 
 def _cores_used(problem: Problem, mapping: Mapping) -> tuple[int, ...]:
@@ -382,6 +402,10 @@ def _lane_violations(problem: Problem, lane: Lane, where: str) -> Iterator[Viola
         n_homes = len({home.get(layer) for layer in group})
         if n_homes > 1:
             yield Violation("group", n_homes, 1, "stages", f"{where}: layers {group} share state")
+    for together in problem.colocated:
+        units = {lane.stages[home[layer]].unit for layer in together if layer in home}
+        if len(units) > 1:
+            yield Violation("colocated", len(units), 1, "units", f"{where}: layers {together}")
     yield from _pin_violations(problem, lane, home, where)
     if problem.max_stages is not None and len(lane.stages) > problem.max_stages:
         yield Violation("max_stages", len(lane.stages), problem.max_stages, "stages", where)

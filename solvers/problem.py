@@ -141,10 +141,15 @@ class Problem:
     send_setup_ns, send_bandwidth_bytes_per_s
         Per cluster: what the *producing* stage pays, once, for every tensor that another stage uses
         (chips that copy out through host memory).  None means nothing.
+    free_within_unit
+        Stages of one unit hand over for nothing, and a tensor that several stages of one unit use
+        is charged once (devices that keep tensors in a memory of their own).
     overlap
         busy = max(compute, hand-over) instead of their sum.
     groups
         Sets of layers that must share a stage.
+    colocated
+        Sets of layers that must share a unit, though not a stage.
     pins
         Wishes of the user.
     stage_times
@@ -180,8 +185,10 @@ class Problem:
     bandwidth_bytes_per_s: FloatArray | None = None
     send_setup_ns: tuple[int, ...] | None = None
     send_bandwidth_bytes_per_s: tuple[float, ...] | None = None
+    free_within_unit: bool = False
     overlap: bool = False
     groups: tuple[tuple[int, ...], ...] = ()
+    colocated: tuple[tuple[int, ...], ...] = ()
     pins: tuple[Pin, ...] = ()
     stage_times: tuple[StageTime, ...] = ()
     stateful: bool = False
@@ -258,7 +265,7 @@ class Problem:
                         f"a flow goes from layer {flow.producer} to layer {user}: layers must be "
                         f"numbered in topological order below {n_layers}"
                     )
-        for members, what in [(group, "group") for group in self.groups] + [
+        for members, what in [(group, "group") for group in (*self.groups, *self.colocated)] + [
             (pin.layers, "pin") for pin in self.pins
         ]:
             for layer in members:

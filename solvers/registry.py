@@ -8,6 +8,7 @@ from collections.abc import Mapping as MappingOf
 from dataclasses import replace
 from types import MappingProxyType
 
+from solvers.assignment import solve_assignment
 from solvers.bounds import throughput_bound_hz
 from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemError
 from solvers.evaluate import evaluate
@@ -23,6 +24,7 @@ SOLVERS: MappingOf[str, Solver] = MappingProxyType(
         "interval_dp": solve_interval_dp,
         "lanes": solve_lanes,
         "ideal_dp": solve_ideal_dp,
+        "assignment": solve_assignment,
         "exhaustive": solve_exhaustive,
     }
 )
@@ -87,6 +89,8 @@ def _checked(problem: Problem, solution: Solution, bound_hz: float) -> Solution:
         raise EvaluationMismatchError(
             f"{solution.solver} finds {again.throughput_hz} frames/s, above the bound {bound_hz}"
         )
+    if solution.bound_hz is not None:
+        bound_hz = min(bound_hz, solution.bound_hz)
     solution = replace(solution, bound_hz=bound_hz)
     if problem.objective.goal is Goal.THROUGHPUT and solution.gap is not None and solution.gap <= 1e-9:
         return replace(solution, status=Status.OPTIMAL, family=Family.ALL)

@@ -74,7 +74,7 @@ class Blocks:
 
 
 def contract(problem: Problem, together: Sequence[tuple[int, ...]] = ()) -> Blocks:
-    """Contract groups and pins to blocks.
+    """Contract groups, colocated sets and pins to blocks, for one stage per unit.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def contract(problem: Problem, together: Sequence[tuple[int, ...]] = ()) -> Bloc
     graph = nx.DiGraph()
     graph.add_nodes_from(range(problem.n_layers))
     graph.add_edges_from(problem.edges)
-    for members in (*problem.groups, *(pin.layers for pin in problem.pins), *together):
+    for members in (*problem.groups, *problem.colocated, *(pin.layers for pin in problem.pins), *together):
         for first, second in zip(members, (*members[1:], members[0])):
             graph.add_edge(first, second)  # a cycle, so that they share a strong component
     component = {}

@@ -1,0 +1,178 @@
+"""Non-contiguous plans: a unit may hold several pieces of the model and work on frames in turn.
+
+Starts from the best contiguous plan, keeps its units, and reassigns layers: simulated annealing on a
+smooth measure of the loads, then CP-SAT with the rest of the time.  A plan is taken only when the
+evaluator finds it better.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from solvers.cp_sat import polish
+from solvers.evaluate import Evaluation, evaluate, score_key
+from solvers.loads import Elements, Loads, elements, pieces
+from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
+from solvers.mix import solve_interval_dp, solve_lanes
+from solvers.problem import Goal, Limits, Problem
+
+POWER = 12
+"""Exponent of the smooth measure: sum of (load / best)^POWER."""
+
+
+def solve_assignment(problem: Problem, limits: Limits) -> Solution:
+    """Improve the best contiguous plan by moving layers between its units, pieces allowed.
+
+    Family ALL, but units are those of the contiguous plan: FEASIBLE unless a bound meets it (that of
+    the registry, or of CP-SAT where one unit per core is the only shape of a mapping).  Uses the
+    whole time limit of ``limits`` in CP-SAT when the gap stays open.
+
+    Raises
+    ------
+    InfeasibleError, CapError
+    """
+    start = time.monotonic()
+    quick = replace(limits, time_s=limits.time_s / 3)
+    solver = solve_interval_dp if problem.lane_limit == 1 else solve_lanes
+    first = solver(problem, quick)
+    if first.mapping is None or first.evaluation is None or problem.objective.goal is not Goal.THROUGHPUT:
+        return replace(first, solver="assignment")
+    best, evaluation = first.mapping, first.evaluation
+    bound_hz: float | None = None
+    for number in range(len(best.lanes)):
+        left = limits.time_s - (time.monotonic() - start)
+        share = left / (len(best.lanes) - number)
+        found, bound_ns = _better_lanes(problem, best.lanes[number], share, limits)
+        if bound_ns and _units_are_all_there_is(problem):
+            bound_hz = 1e9 / bound_ns
+        for lane in found:
+            lanes = (*best.lanes[:number], lane, *best.lanes[number + 1 :])
+            best, evaluation = _better(problem, best, evaluation, Mapping(lanes))
+            if limits.progress is not None and evaluation.frames_per_ns:
+                limits.progress(float(1 / evaluation.frames_per_ns), None)
+    status = first.status if best == first.mapping and first.family is Family.ALL else Status.FEASIBLE
+    return Solution("assignment", status, Family.ALL, best, evaluation, bound_hz)
+
+
+def _units_are_all_there_is(problem: Problem) -> bool:
+    """Whether one lane on one unit per core is the only shape of a mapping, so that a bound is general."""
+    return (
+        problem.lane_limit == 1
+        and not problem.stage_times
+        and not problem.overlap
+        and all(slot.threads == 1 and slot.host_cluster is None for slot in problem.slots)
+        and len({slot.cluster for slot in problem.slots}) == len(problem.slots)
+    )
+
+
+def _better(
+    problem: Problem, best: Mapping, evaluation: Evaluation, other: Mapping
+) -> tuple[Mapping, Evaluation]:
+    scored = evaluate(problem, other)
+    if score_key(problem, scored) < score_key(problem, evaluation):
+        return other, scored
+    return best, evaluation
+
+
+def _better_lanes(
+    problem: Problem, lane: Lane, time_s: float, limits: Limits
+) -> tuple[list[Lane], float | None]:
+    """Return lanes on the same units that may be better, and a bound for these units (ns)."""
+    units = sorted({stage.unit for stage in lane.stages})
+    if len(units) < 2:
+        return [], None
+    slots = tuple(next(s.slot for s in lane.stages if s.unit == unit) for unit in units)
+    unit_of_layer = {layer: units.index(s.unit) for s in lane.stages for layer in s.layers}
+    spare = _spare_slots(problem, slots) if problem.lane_limit == 1 else ()
+    slots += spare
+    parts = elements(problem)
+    start = time.monotonic()
+    loads = Loads(parts, slots, [unit_of_layer[layers[0]] for layers in parts.members])
+    found = []
+    annealed = anneal(loads, min(time_s * 0.3, 15.0), limits.seed, 60_000)
+    found.append(_lane(problem, parts, annealed, slots, units))
+    left = time_s - (time.monotonic() - start)
+    loads = Loads(parts, slots, annealed)
+    polished = polish(loads, left, limits)
+    found.append(_lane(problem, parts, polished.assignment, slots, units))
+    return found, polished.bound_ns
+
+
+def _spare_slots(problem: Problem, slots: tuple[int, ...]) -> tuple[int, ...]:
+    """One-core slots on the cores that a single lane leaves idle."""
+    left = [int(size) for size in problem.cluster_sizes]
+    for slot in slots:
+        left = [free - int(n) for free, n in zip(left, problem.cores[slot])]
+    spare = []
+    for slot, shape in enumerate(problem.slots):
+        while shape.threads == 1 and all(int(n) <= free for n, free in zip(problem.cores[slot], left)):
+            left = [free - int(n) for free, n in zip(left, problem.cores[slot])]
+            spare.append(slot)
+    return tuple(spare)
+
+
+def _lane(
+    problem: Problem, parts: Elements, assignment: list[int], slots: tuple[int, ...], units: list[int]
+) -> Lane:
+    unit_of_layer = {layer: unit for layers, unit in zip(parts.members, assignment) for layer in layers}
+    lane = pieces(problem, unit_of_layer, slots)
+    names = [*units, *(max(units) + 1 + extra for extra in range(len(slots) - len(units)))]
+    return Lane(tuple(Stage(s.layers, s.slot, names[s.unit]) for s in lane.stages))
+
+
+def anneal(
+    loads: Loads,
+    time_s: float,
+    seed: int,
+    steps: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[int]:
+    """Return the best assignment of a simulated annealing run.
+
+    Parameters
+    ----------
+    loads
+        Start; it is changed.
+    time_s
+        A ceiling only: ``steps`` decides otherwise, so that the same seed gives the same answer.
+    seed
+        Of the random moves.
+    steps
+        Moves that are tried.
+    clock
+        For tests.
+    """
+    rng = random.Random(seed)  # noqa: S311 - reproducible search, not cryptography
+    n_units = len(loads.slots)
+    best = list(loads.unit_of)
+    best_load = max(loads.load)
+    scale = best_load or 1
+    deadline = clock() + time_s
+    n_elements = len(loads.unit_of)
+    for step in range(steps):
+        if step % 1000 == 0 and clock() > deadline:
+            break
+        heat = 0.3 * (1 - step / steps) ** 2 + 1e-4
+        element = rng.randrange(n_elements)
+        if rng.random() < 0.5 and loads.parts.touching[element]:
+            source, users, _ = loads.parts.flows[rng.choice(loads.parts.touching[element])]
+            target = loads.unit_of[rng.choice((source, *users))]
+        else:
+            target = rng.randrange(n_units)
+        if target == loads.unit_of[element] or not loads.allowed[element][target]:
+            continue
+        change = loads.change(element, target)
+        delta = sum(
+            ((loads.load[unit] + d) / scale) ** POWER - (loads.load[unit] / scale) ** POWER
+            for unit, d in change.items()
+        )
+        if delta <= 0 or rng.random() < math.exp(-delta / heat):
+            loads.move(element, target, change)
+            top = max(loads.load)
+            if top < best_load:
+                best, best_load = list(loads.unit_of), top
+    return best
