@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,7 @@ class Builder:
     ) -> DraftTensor:
         """Add an input of the model; ``sample`` holds the sample frames (used when sampled)."""
         tensor = self._add(name, shape, dtype, sample=sample if self.sampled else None)
+        self._tensors[tensor.index] = tensor
         self._inputs.append(tensor.index)
         return tensor
 
@@ -152,6 +153,8 @@ class Builder:
 
     def finish(self, outputs: Sequence[DraftTensor]) -> Draft:
         """Return the drawing with these outputs."""
+        for tensor in outputs:
+            self._tensors[tensor.index] = tensor
         return Draft(
             name=self.name,
             description=self.description,
@@ -161,13 +164,27 @@ class Builder:
             outputs=tuple(tensor.index for tensor in outputs),
         )
 
-    def _add(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike, **fields: Any) -> DraftTensor:
+    def _add(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: npt.DTypeLike,
+        *,
+        constant: Array | None = None,
+        sample: Array | None = None,
+        variable: bool = False,
+    ) -> DraftTensor:
         full = self.full_name(name)
         if full in self._names:
             raise ValueError(f"two tensors are named {full}")
         if any(size < 1 for size in shape):
             raise ValueError(f"{full}: shape {tuple(shape)} has an empty dimension")
         self._names.add(full)
-        tensor = DraftTensor(len(self._tensors), full, tuple(shape), np.dtype(dtype), **fields)
-        self._tensors.append(tensor)
+        tensor = DraftTensor(
+            len(self._tensors), full, tuple(shape), np.dtype(dtype), constant, sample, variable=variable
+        )
+        if sample is not None and tensor.dtype.kind == "f":
+            tensor = replace(tensor, limits=(float(sample.min()), float(sample.max())))
+        # Only who draws holds the sample, so it goes when nothing more is drawn from this tensor.
+        self._tensors.append(replace(tensor, sample=None))
         return tensor

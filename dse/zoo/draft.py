@@ -35,7 +35,10 @@ class DraftTensor:
         The values of a constant, in the file's layout; None for everything else.
     sample
         The values that the sample frames give this tensor (float64, or integers for indices), of
-        shape (frames, *shape[1:]); None when the draft is drawn without a sample.
+        shape (frames, *shape[1:]); None when the draft is drawn without a sample.  A finished draft
+        keeps those of its inputs and outputs only.
+    limits
+        Smallest and largest value of the sample; None without one.
     variable
         Whether the tensor keeps its values from one frame to the next.
     quantization
@@ -48,6 +51,7 @@ class DraftTensor:
     dtype: np.dtype[Any]
     constant: Array | None = None
     sample: Array | None = None
+    limits: tuple[float, float] | None = None
     variable: bool = False
     quantization: Quantization | None = None
 

@@ -219,10 +219,13 @@ def _ranges(draft: Draft, leaders: Sequence[int], headroom: Mapping[str, float])
     for tensor in draft.tensors:
         if tensor.dtype.kind != "f":
             continue
-        if tensor.values is None:
+        limits = tensor.limits
+        if tensor.constant is not None:
+            limits = (float(tensor.constant.min()), float(tensor.constant.max()))
+        if limits is None:
             raise ValueError(f"{tensor.name}: the draft was drawn without sample frames")
         factor = headroom.get(tensor.name, 1.0)
-        own[tensor.index] = (factor * float(tensor.values.min()), factor * float(tensor.values.max()))
+        own[tensor.index] = (factor * limits[0], factor * limits[1])
     joint: dict[int, Range] = {}
     for index, (low, high) in own.items():
         known = joint.get(leaders[index], (0.0, 0.0))  # 0 must be exact: padding and ReLU need it
