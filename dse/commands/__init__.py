@@ -1,8 +1,10 @@
 """The commands, one module each; heavy imports wait until a command runs."""
 
+from dse.commands.costs import costs
 from dse.commands.doctor import doctor
 from dse.commands.extract import extract
 from dse.commands.inspect import inspect
+from dse.commands.platform import platform
 from dse.commands.profile import profile
 from dse.commands.run import run
 from dse.commands.schema import schema
@@ -11,4 +13,4 @@ from dse.commands.split import split
 from dse.commands.validate import validate
 from dse.commands.zoo import zoo
 
-COMMANDS = (run, inspect, profile, search, split, extract, validate, doctor, schema, zoo)
+COMMANDS = (run, inspect, profile, costs, search, split, extract, validate, platform, doctor, schema, zoo)
