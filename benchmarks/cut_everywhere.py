@@ -56,7 +56,7 @@ def main() -> None:
         for name, load in models:
             if args.only not in name:
                 continue
-            file = load()
+            file = cutting.audible(load())
             graph = build_graph(file)
             start = time.perf_counter()
             try:

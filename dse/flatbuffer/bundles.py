@@ -127,14 +127,13 @@ def _members(data: memoryview, source: str, prefix: str, depth: int) -> Iterator
         name = prefix + entry.filename
         if entry.is_dir() or not entry.file_size:
             continue
-        is_model = entry.filename.endswith(".tflite")
-        if is_model or entry.filename.endswith((".task", ".zip")):
-            content = _content(archive, entry, data, f"{source}{SEPARATOR}{name}")
-            if is_model or not is_zip(content):
-                if is_model:
-                    yield BundleMember(name, content)
-                continue
-            yield from _members(content, source, name + SEPARATOR, depth + 1)
+        where = f"{source}{SEPARATOR}{name}"
+        if entry.filename.endswith(".tflite"):
+            yield BundleMember(name, _content(archive, entry, data, where))
+        elif entry.filename.endswith((".task", ".zip")):
+            content = _content(archive, entry, data, where)
+            if is_zip(content):
+                yield from _members(content, source, name + SEPARATOR, depth + 1)
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: memoryview, where: str) -> memoryview:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dse.errors import ModelError
@@ -24,7 +23,6 @@ ALIGNMENT = 16
 IDENTIFIER = b"TFL3"
 # Offsets inside a flatbuffer are 31 bits; above this, constants go behind it.
 _MAX_INSIDE_BYTES = (1 << 31) - (1 << 24)
-_MIN_EXTERNAL_BYTES = 1
 _ALIGNMENTS = {("Buffer", "data"): ALIGNMENT, ("Operator", "custom_options"): ALIGNMENT}
 
 
@@ -50,44 +48,41 @@ def encode(model: Model, *, external: bool | None = None) -> bytearray:
         The model has fields that the schema known here does not have, or values that do not fit
         their type.
     """
+    tables = model_tables(model)
     n_data = sum(len(buffer.data) for buffer in model.buffers if buffer.data is not None)
     if external is None:
-        external = n_data > _MAX_INSIDE_BYTES
+        external = n_data + _estimate(tables) > _MAX_INSIDE_BYTES
     if not external:
-        return encode_tables(model_tables(model), n_data)
-    return _with_data_behind(model)
+        return encode_tables(tables, n_data)
+    return _with_data_behind(tables, model.buffers)
 
 
-def _with_data_behind(model: Model) -> bytearray:
+def _with_data_behind(tables: Options, buffers: Sequence[Buffer]) -> bytearray:
     """Write twice: the size of the flatbuffer does not depend on the offsets in it."""
-    kept = [b for b in model.buffers if b.data is not None and len(b.data) >= _MIN_EXTERNAL_BYTES]
-    placeholder = [(2, 1) for _ in kept]
-    start = _aligned(len(encode_tables(_moved(model, placeholder), 0)))
+    contents = [buffer.data for buffer in buffers if buffer.data]
+    start = _aligned(len(encode_tables(_moved(tables, buffers, [(2, 1) for _ in contents]))))
     places = []
-    for buffer in kept:
-        assert buffer.data is not None  # noqa: S101 - filtered above
-        places.append((start, len(buffer.data)))
-        start = _aligned(start + len(buffer.data))
-    head = encode_tables(_moved(model, places), 0)
+    for content in contents:
+        places.append((start, len(content)))
+        start = _aligned(start + len(content))
+    head = encode_tables(_moved(tables, buffers, places))
     output = bytearray(places[-1][0] + places[-1][1] if places else len(head))
     output[: len(head)] = head
-    for buffer, (offset, size) in zip(kept, places, strict=True):
-        assert buffer.data is not None  # noqa: S101 - filtered above
-        output[offset : offset + size] = buffer.data
+    for content, (offset, size) in zip(contents, places, strict=True):
+        output[offset : offset + size] = content
     return output
 
 
-def _moved(model: Model, places: Sequence[tuple[int, int]]) -> Options:
+def _moved(tables: Options, buffers: Sequence[Buffer], places: Sequence[tuple[int, int]]) -> Options:
     """Return the model's tables with (offset, size) instead of each buffer that has data."""
-    tables = model_tables(replace(model, buffers=tuple(Buffer() for _ in model.buffers)))
     remaining = iter(places)
-    tables.fields["buffers"] = tuple(
+    moved = tuple(
         Options("Buffer", dict(zip(("offset", "size"), next(remaining), strict=True)))
-        if buffer.data is not None and len(buffer.data) >= _MIN_EXTERNAL_BYTES
+        if buffer.data
         else Options("Buffer", {})
-        for buffer in model.buffers
+        for buffer in buffers
     )
-    return tables
+    return Options(tables.table, {**tables.fields, "buffers": moved or (Options("Buffer", {}),)})
 
 
 def _aligned(position: int) -> int:
@@ -95,7 +90,7 @@ def _aligned(position: int) -> int:
 
 
 def encode_tables(root: Options, n_data: int = 0) -> bytearray:
-    """Write a tree of tables whose root is a ``Model``.
+    """Write a tree of tables; in a model file the root is a ``Model``.
 
     Parameters
     ----------

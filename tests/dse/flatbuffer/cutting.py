@@ -8,10 +8,22 @@ from itertools import pairwise
 import networkx
 from running import FLOAT_TOLERANCE, difference, moved
 
-from dse.flatbuffer.cut import possible_cuts, split
+from dse.flatbuffer.cut import extract, possible_cuts, split
+from dse.flatbuffer.layers import build_graph
+from dse.flatbuffer.reader import model_from_bytes
 from dse.inputs import STYLES, make_frames
 
 N_FRAMES = 3
+
+
+def audible(file):
+    """Leave the last layers out of a model that answers 0 to anything but its word."""
+    if "wakeword" not in file.name:
+        return file
+    graph = build_graph(file)
+    last = next(layer.index for layer in graph.layers if layer.op == "LOGISTIC")
+    keep = [layer.index for layer in graph.layers if layer.index < last or not layer.outputs]
+    return model_from_bytes(extract(file, graph, keep).data, file.name)
 
 
 def reference(file, graph, runner):

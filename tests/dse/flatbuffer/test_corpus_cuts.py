@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cutting import check_positions, check_random, sample
+from cutting import audible, check_positions, check_random, sample
 
 from dse.errors import CutError, RuntimeRefusedError
-from dse.flatbuffer.cut import check_cut, extract, possible_cuts, split
+from dse.flatbuffer.cut import check_cut, possible_cuts, split
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import model_from_bytes, read_model
 from dse.inputs import make_frames
@@ -36,13 +36,7 @@ N_ALL = 150
 
 
 def load(corpus, name):
-    """Read a model; where no input moves the last output, leave the last layers out."""
-    file = read_model(corpus / "models" / f"{name}.tflite")
-    if name == "pymicro_wakeword__alexa":  # answers 0 to anything but its word
-        graph = build_graph(file)
-        last = next(layer.index for layer in graph.layers if layer.op == "LOGISTIC")
-        keep = [layer.index for layer in graph.layers if layer.index < last or not layer.outputs]
-        file = model_from_bytes(extract(file, graph, keep).data, name)
+    file = audible(read_model(corpus / "models" / f"{name}.tflite"))
     return file, build_graph(file)
 
 

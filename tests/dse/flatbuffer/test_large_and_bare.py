@@ -56,14 +56,14 @@ def test_weights_beyond_two_gigabytes_in_a_sparse_file(tmp_path, monkeypatch, ru
 
 def test_what_does_not_fit_inside_is_written_behind(monkeypatch, runner):
     """A flatbuffer ends at 2 GB; here the border is lowered so that the test needs no such memory."""
-    model = chain(3).model()
-    monkeypatch.setattr(encoding, "_MAX_INSIDE_BYTES", 500)
+    model = chain(3, 64).model()
+    monkeypatch.setattr(encoding, "_MAX_INSIDE_BYTES", 30_000)
     written = model_from_bytes(encode(model))
     assert all(buffer.external for buffer in written.model.buffers if buffer.data)
     small = extract(written, build_graph(written), [1])
-    # 288 bytes of weights fit inside again.
+    # A third of it fits inside again.
     assert not any(buffer.external for buffer in model_from_bytes(small.data).model.buffers)
-    frames = [(np.ones((1, 8), np.float32),)]
+    frames = [(np.ones((1, 64), np.float32),)]
     monkeypatch.undo()
     assert np.array_equal(runner.run(written.data, frames)[0][0], runner.run(encode(model), frames)[0][0])
 
