@@ -1,5 +1,8 @@
 """Upper bounds on the throughput of any mapping whatsoever, lanes included.
 
+Two bounds, of which the smaller counts: a relaxation in which blocks may be split over slots, and a
+knapsack of lanes whose periods are bounded one by one.
+
 In a running mapping let x[b, r] be the share of the frames whose block b runs on slot r.  Cores can
 not be busy more than all the time, so with P the mean time between frames
 
@@ -21,8 +24,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from solvers.knapsack import Knapsack, LaneType
 from solvers.problem import FloatArray, Problem
 from solvers.topology import Blocks, contract
+
+MOST_STATES = 150
+"""Core vectors up to which the bound looks at lanes one by one."""
 
 SAFETY = 1e-12
 """Relative amount given away for rounding in the last sum."""
@@ -76,8 +83,45 @@ def throughput_bound_hz(problem: Problem, blocks: Blocks | None = None) -> float
     InfeasibleError
         See ``topology.contract``.
     """
-    period = period_bound_ns(blocks or contract(problem))
-    return 1e9 / period if period > 0 else float("inf")
+    blocks = blocks or contract(problem)
+    period = period_bound_ns(blocks)
+    if period <= 0:
+        return float("inf")
+    return 1e9 * min(1 / period, _rate_by_lanes(blocks))
+
+
+def _rate_by_lanes(blocks: Blocks) -> float:
+    """Bound the rate (frames per ns) by a knapsack over what lanes on given cores reach at best.
+
+    A lane on the cores u has a period of at least the relaxation on u, and of its largest block on
+    the slots that fit u.  Stronger than the relaxation when a few blocks are large or lanes are few.
+    """
+    problem = blocks.problem
+    sizes = problem.cluster_sizes
+    shape = tuple(size + 1 for size in sizes)
+    if np.prod(shape) > MOST_STATES:
+        return float("inf")
+    cost = bound_costs(blocks)
+    _, prices = relaxation(cost, problem.cores, np.array(sizes))
+    lanes = []
+    for use in np.argwhere(np.ones(shape)):
+        fits = (problem.cores <= use).all(axis=1)
+        if not fits.any():
+            continue
+        here = cost[:, fits]
+        largest = float(here.min(axis=1).max())
+        if np.isinf(largest):
+            continue
+        least = largest
+        for beta in (prices, 1 / np.maximum(use, 1)):
+            price = problem.cores[fits] @ beta
+            paid = float(beta @ use)
+            if paid > 0 and (price > 0).all():
+                least = max(least, float((here * price).min(axis=1).sum()) / paid)
+        if least <= 0:
+            return float("inf")
+        lanes.append(LaneType(tuple(map(int, use)), 1 / (least * (1 - SAFETY)), 0))
+    return Knapsack(sizes, lanes, problem.lane_limit).best_rate * (1 + SAFETY)
 
 
 def relaxation(cost: FloatArray, cores: np.ndarray, sizes: np.ndarray) -> tuple[float, FloatArray]:

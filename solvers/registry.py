@@ -15,6 +15,7 @@ from solvers.evaluate import evaluate
 from solvers.exhaustive import solve_exhaustive
 from solvers.mapping import Family, Solution, Status
 from solvers.mix import solve_ideal_dp, solve_interval_dp, solve_lanes
+from solvers.portfolio import solve_portfolio
 from solvers.problem import Goal, Limits, Problem
 
 Solver = Callable[[Problem, Limits], Solution]
@@ -25,6 +26,7 @@ SOLVERS: MappingOf[str, Solver] = MappingProxyType(
         "lanes": solve_lanes,
         "ideal_dp": solve_ideal_dp,
         "assignment": solve_assignment,
+        "portfolio": solve_portfolio,
         "exhaustive": solve_exhaustive,
     }
 )
