@@ -7,6 +7,7 @@ mask can be accepted without being applied; so what counts is what /proc says af
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,13 +38,14 @@ def read_mask(tid: int) -> tuple[int, ...]:
 
     Raises
     ------
-    FileNotFoundError
+    FileNotFoundError, ProcessLookupError
         The thread has ended.
     """
     for line in (_TASKS / str(tid) / "status").read_text().splitlines():
         if line.startswith("Cpus_allowed_list:"):
             return parse_cores(line.split(":", 1)[1])
-    return ()
+    # Some sandboxed kernels leave the line out, but answer the system call.
+    return tuple(sorted(os.sched_getaffinity(tid)))
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
@@ -75,7 +77,7 @@ def read_back(
     """
     records = []
     for tid, (stage, role, wanted) in threads.items():
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             got = read_mask(tid)
             if set(got) != set(wanted):
                 raise AffinityError(
@@ -86,7 +88,7 @@ def read_back(
             records.append(ThreadRecord(stage, tid, role, tuple(sorted(wanted)), got))
     allowed = {frozenset(wanted): stage for stage, _, wanted in threads.values()}
     for tid in strangers:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             got = read_mask(tid)
             stage = allowed.get(frozenset(got), "")
             if not stage:

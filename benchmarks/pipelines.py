@@ -1,0 +1,154 @@
+"""How near running pipelines come to their stages: ``python -m benchmarks.pipelines MODEL... [--out FILE]``.
+
+For every model: copies of the whole model on 1, 2, 4, ... cores (rate per lane against one lane
+alone), pipelines of 2 and 4 stages (time between two frames against the busiest cores), and what a
+hand-over costs for tensors of several sizes.  Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dse.files import write_json
+from dse.flatbuffer import records
+from dse.flatbuffer.cut import possible_cuts, split
+from dse.flatbuffer.encode import encode
+from dse.flatbuffer.layers import build_graph
+from dse.flatbuffer.reader import read_model
+from dse.inputs import Frame, make_frames
+from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, whole_model_plan
+from dse.pipeline.supervise import Pipeline
+
+ENGINES = ("compiled", "interpreter")
+SIZES = (1_000, 37_500, 250_000)
+_MUL = 18
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark and print a line per measurement."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(argv)
+    cores = sorted(os.sched_getaffinity(0))
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="dse-benchmark-") as folder:
+        for plan, frames, engine, what in plans(options.models, cores, Path(folder)):
+            rows.append({**what, "engine": engine, **measure(plan, frames, engine, options.seconds)})
+            print(" ".join(f"{key}={_text(value)}" for key, value in rows[-1].items()), flush=True)
+    if options.out:
+        write_json(options.out, rows)
+    return 0
+
+
+def plans(
+    models: Sequence[Path], cores: Sequence[int], folder: Path
+) -> Iterator[tuple[PipelinePlan, Sequence[Frame], str, dict[str, Any]]]:
+    """All that is measured, with a description of each."""
+    for engine in ENGINES:
+        for size in SIZES if len(cores) > 1 else ():
+            plan = hop_plan(folder, size, (cores[0], cores[1]))
+            yield plan, [(np.ones((1, size), np.float32),)], engine, {"what": "hop", "n_bytes": 4 * size}
+    for path in models:
+        file = read_model(path)
+        graph = build_graph(file)
+        frames = make_frames(graph, 4, 0)
+        n_lanes = 1
+        while n_lanes <= len(cores):
+            plan = whole_model_plan("copies", graph, path, "cpu", [(core,) for core in cores[:n_lanes]])
+            yield plan, frames, "auto", {"what": "copies", "model": path.stem, "lanes": n_lanes}
+            n_lanes *= 2
+        positions = possible_cuts(graph)
+        for n_stages in (2, 4):
+            if n_stages > len(cores) or len(positions) < n_stages:
+                continue
+            chosen = [positions[len(positions) * k // n_stages] for k in range(1, n_stages)]
+            borders = [0, *chosen, len(graph.layers)]
+            stages = []
+            for number, part in enumerate(
+                split(file, graph, [range(*pair) for pair in pairwise(borders)]).stages
+            ):
+                target = folder / f"{path.stem}-{n_stages}-{number}.tflite"
+                target.write_bytes(part.data)
+                ins, outs = (
+                    tuple(Port(t.tensor, t.name, t.dtype, t.shape, t.n_bytes) for t in side)
+                    for side in (part.inputs, part.outputs)
+                )
+                stages.append(StagePlan(f"stage {number}", target, "cpu", (cores[number],), 1, ins, outs))
+            whole = whole_model_plan("whole", graph, path, "cpu", [(cores[0],)])
+            plan = PipelinePlan("stages", (LanePlan(tuple(stages)),), whole.inputs, whole.outputs)
+            for engine in ENGINES:
+                yield plan, frames, engine, {"what": "stages", "model": path.stem, "stages": n_stages}
+
+
+def measure(plan: PipelinePlan, frames: Sequence[Frame], engine: str, seconds: float) -> dict[str, Any]:
+    """Run a plan; return rates, the busiest stage and what is lost beyond it."""
+    with Pipeline(plan, frames, engine=engine) as pipeline:
+        warmup = 0.3 + 4 * pipeline.slowest_ns / 1e9
+        runs = pipeline.run(seconds=warmup + seconds)
+        begin = min(int(run.stamps[0, :, 0].min()) for run in runs)
+        window = (begin + int(warmup * 1e9), begin + int((warmup + seconds) * 1e9))
+        lanes = pipeline.times(runs, window)
+    busy = max(stage.busy_ns for lane in lanes for stage in lane.stages)
+    period = sorted(1e9 / lane.throughput_hz for lane in lanes)[len(lanes) // 2]
+    stages = lanes[0].stages
+    return {
+        "hz": sum(lane.throughput_hz for lane in lanes),
+        "hz_per_lane": [lane.throughput_hz for lane in lanes],
+        "period_us": period / 1e3,
+        "busiest_us": busy / 1e3,
+        "reached": busy / period,
+        "receive_us": [stage.receive_ns / 1e3 for stage in stages],
+        "compute_us": [stage.compute_ns / 1e3 for stage in stages],
+        "send_us": [stage.send_ns / 1e3 for stage in stages],
+        "wait_us": [stage.wait_ns / 1e3 for stage in stages],
+    }
+
+
+def hop_plan(folder: Path, size: int, cores: tuple[int, int]) -> PipelinePlan:
+    """Two stages that double every value, joined by a tensor of ``size`` floats."""
+    ports = [Port(number, f"t{number}", "float32", (1, size), 4 * size) for number in range(3)]
+    stages = []
+    for number, core in enumerate(cores):
+        path = folder / f"double-{size}-{number}.tflite"
+        if not path.exists():
+            path.write_bytes(_doubling(ports[number], ports[number + 1]))
+        stages.append(
+            StagePlan(f"stage {number}", path, "cpu", (core,), 1, (ports[number],), (ports[number + 1],))
+        )
+    return PipelinePlan("hop", (LanePlan(tuple(stages)),), (ports[0],), (ports[2],))
+
+
+def _doubling(x: Port, y: Port) -> bytearray:
+    tensors = (
+        records.Tensor(x.shape, 0, 0, x.name, has_rank=True),
+        records.Tensor((1,), 0, 1, "two", has_rank=True),
+        records.Tensor(y.shape, 0, 0, y.name, has_rank=True),
+    )
+    double = records.Operator(0, (0, 1), (2,), builtin_options=records.Options("MulOptions", {}))
+    graph = records.SubGraph(tensors, (0,), (2,), (double,), "main")
+    two = np.array([2], np.float32).tobytes()
+    buffers = (records.Buffer(), records.Buffer(two))
+    return encode(records.Model((graph,), (records.OperatorCode(_MUL),), buffers))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return "[" + ",".join(_text(one) for one in value) + "]"
+    return str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
