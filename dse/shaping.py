@@ -13,6 +13,7 @@ from dse.devices.shapes import runtime_shapes
 from dse.errors import InputError
 from dse.files import write_bytes
 from dse.flatbuffer.encode import encode
+from dse.flatbuffer.layers import is_dynamic
 from dse.flatbuffer.operators import clean
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.flatbuffer.shapes import dynamic_inputs, with_shapes
@@ -23,7 +24,12 @@ _MAX_DIMENSION = 1 << 31
 
 
 def open_model(
-    path: Path, folder: Path, *, signature: str | None = None, shapes: Sequence[str] = ()
+    path: Path,
+    folder: Path,
+    *,
+    signature: str | None = None,
+    shapes: Sequence[str] = (),
+    resolve: bool = False,
 ) -> ModelFile:
     """Read a model and bring it into the form that is to be worked on.
 
@@ -37,6 +43,8 @@ def open_model(
         Work on this signature's subgraph instead of the main one.
     shapes
         Texts for ``parse_shapes``.
+    resolve
+        Also without wishes, ask the runtime for sizes that the file leaves open: cut tensors need them.
 
     Returns
     -------
@@ -52,7 +60,15 @@ def open_model(
     file = read_model(path)
     if signature is not None:
         file = choose_signature(file, signature)
-    return fix_shapes(file.in_folder(folder), wanted, folder)
+    file = file.in_folder(folder)
+    if wanted or (resolve and has_open_sizes(file)):
+        file = fix_shapes(file, wanted, folder)
+    return file
+
+
+def has_open_sizes(file: ModelFile) -> bool:
+    """Whether some tensor of the main subgraph has a size that the file does not tell."""
+    return any(is_dynamic(tensor) for tensor in file.model.subgraphs[0].tensors)
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, Shape]:
@@ -85,14 +101,15 @@ def fix_shapes(file: ModelFile, wanted: Mapping[str, Shape], folder: Path) -> Mo
     file
         The model.
     wanted
-        Shape by name of the input (also its position, as text).
+        Shape by name of the input (also its position, as text); others keep their own shape, open
+        sizes of theirs are taken as 1.
     folder
         Where the fixed model is written, as ``<name>_<shapes>.tflite``.
 
     Returns
     -------
     ModelFile
-        The fixed model; ``file`` itself when nothing is wanted.
+        The fixed model.  A size that depends on the values of the inputs stays open.
 
     Raises
     ------
@@ -101,8 +118,6 @@ def fix_shapes(file: ModelFile, wanted: Mapping[str, Shape], folder: Path) -> Mo
     RuntimeRefusedError, ChildDiedError
         The model does not run with these shapes.
     """
-    if not wanted:
-        return file
     main = file.model.subgraphs[0]
     names = [clean(main.tensors[index].name or "") for index in main.inputs]
     shapes: dict[int, Shape] = {}
@@ -113,7 +128,7 @@ def fix_shapes(file: ModelFile, wanted: Mapping[str, Shape], folder: Path) -> Mo
     file = file.in_folder(folder)
     found = runtime_shapes(file.path, shapes)
     fixed = with_shapes(file.model, found)
-    sizes = "_".join("x".join(map(str, shape)) or "scalar" for shape in shapes.values())
+    sizes = "_".join("x".join(map(str, shape)) or "scalar" for shape in shapes.values()) or "fixed"
     path = folder / f"{file.name}_{sizes}.tflite"
     write_bytes(path, encode(fixed))
     return read_model(path)

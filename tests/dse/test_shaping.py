@@ -12,7 +12,7 @@ from dse.errors import InputError, RuntimeRefusedError
 from dse.flatbuffer.cut import split
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
-from dse.shaping import fix_shapes, parse_shapes
+from dse.shaping import fix_shapes, has_open_sizes, open_model, parse_shapes
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "flatbuffer"))
 
@@ -29,7 +29,7 @@ def runner(tmp_path_factory):
 
 
 @pytest.fixture
-def open_model(tmp_path):
+def images(tmp_path):
     """Takes ?x?x2 images: a convolution, its shape, a reshape by a computed shape, a dense layer."""
     draft = Draft()
     main = draft.main
@@ -63,8 +63,8 @@ def open_model(tmp_path):
     return path
 
 
-def test_shapes_come_from_the_runtime(open_model, tmp_path, runner):
-    file = read_model(open_model)
+def test_shapes_come_from_the_runtime(images, tmp_path, runner):
+    file = read_model(images)
     graph = build_graph(file)
     assert graph.tensors[graph.inputs[0]].dynamic
     fixed = fix_shapes(file, parse_shapes(["image=2x5x7x2"]), tmp_path)
@@ -77,20 +77,69 @@ def test_shapes_come_from_the_runtime(open_model, tmp_path, runner):
     assert not any(tensor.dynamic for tensor in graph.tensors)
     assert graph.layers[0].macs == 2 * 5 * 7 * 3 * 9 * 2
     frame = (np.random.default_rng(1).normal(0, 1, (2, 5, 7, 2)).astype(np.float32),)
-    resized = runner.run(open_model, [frame], shapes={"0": [2, 5, 7, 2]})
+    resized = runner.run(images, [frame], shapes={"0": [2, 5, 7, 2]})
     assert difference(resized, runner.run(fixed.path, [frame])) == 0
     for position in range(1, len(graph.layers)):
         pieces = split(fixed, graph, [range(position), range(position, len(graph.layers))])
         assert difference(resized, runner.run_split(pieces, [frame])) == 0
 
 
-def test_nothing_wanted_changes_nothing(open_model, tmp_path):
-    file = read_model(open_model)
-    assert fix_shapes(file, {}, tmp_path) is file
+def test_open_sizes_inside_are_resolved_without_wishes(tmp_path, runner):
+    """The input is fixed; a reshape by computed numbers is not, and its placeholder is wrong."""
+    draft = Draft()
+    main = draft.main
+    x = main.tensor("x", (1, 6))
+    doubled = main.elementwise("ADD", (x, x), "doubled", "AddOptions")
+    size = main.tensor("size", (2,), "INT32")
+    main.op("SHAPE", (doubled,), (size,), "ShapeOptions", {"out_type": 2})
+    turned_size = main.tensor("turned_size", (2,), "INT32")
+    axes = main.constant("axes", [0], "INT32")
+    main.op("REVERSE_V2", (size, axes), (turned_size,), "ReverseV2Options")
+    turned = main.tensor("turned", (1, 1), shape_signature=(-1, -1))
+    main.op("RESHAPE", (doubled, turned_size), (turned,), "ReshapeOptions")
+    y = main.tensor("y", (1, 1), shape_signature=(-1, -1))
+    main.op("NEG", (turned,), (y,), "NegOptions")
+    main.inputs, main.outputs = (x,), (y,)
+    path = tmp_path / "inside.tflite"
+    path.write_bytes(draft.data())
+    assert has_open_sizes(read_model(path))
+    assert open_model(path, tmp_path).path == path
+    fixed = open_model(path, tmp_path, resolve=True)
+    assert fixed.path == tmp_path / "inside_fixed.tflite"
+    assert not has_open_sizes(fixed)
+    graph = build_graph(fixed)
+    assert {t.name: t.shape for t in graph.tensors}["turned"] == (6, 1)
+    frames = [(np.arange(6, dtype=np.float32)[None],)]
+    expected = runner.run(path, frames)
+    for position in range(1, len(graph.layers)):
+        pieces = split(fixed, graph, [range(position), range(position, len(graph.layers))])
+        assert difference(expected, runner.run_split(pieces, frames)) == 0
+    assert open_model(fixed.path, tmp_path, resolve=True).path == fixed.path
 
 
-def test_wrong_wishes_are_refused(open_model, tmp_path):
-    file = read_model(open_model)
+def test_sizes_that_depend_on_values_stay_open(tmp_path):
+    draft = Draft()
+    main = draft.main
+    x = main.tensor("x", (4,))
+    zero = main.constant("zero", 0.0)
+    mask = main.tensor("mask", (4,), "BOOL")
+    main.op("GREATER", (x, zero), (mask,), "GreaterOptions")
+    places = main.tensor("places", (1, 1), "INT64", shape_signature=(-1, 1))
+    main.op("WHERE", (mask,), (places,), "WhereOptions")
+    main.inputs, main.outputs = (x,), (places,)
+    path = tmp_path / "where.tflite"
+    path.write_bytes(draft.data())
+    graph = build_graph(open_model(path, tmp_path, resolve=True))
+    assert {t.name: t.dynamic for t in graph.tensors} == {
+        "x": False,
+        "zero": False,
+        "mask": False,
+        "places": True,
+    }
+
+
+def test_wrong_wishes_are_refused(images, tmp_path):
+    file = read_model(images)
     with pytest.raises(InputError, match=r"input 'image' takes \?x\?x\?x2 \(\? is open\), got 1x5x5x3"):
         fix_shapes(file, {"image": (1, 5, 5, 3)}, tmp_path)
     with pytest.raises(InputError, match=r"takes \?x\?x\?x2 .*, got a scalar"):
