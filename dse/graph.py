@@ -52,7 +52,7 @@ class Layer:
     index
         Dense, in execution order (a topological order).
     name
-        Name of the first output tensor: unique enough for people, see ``LayerGraph.find``.
+        Name of the first output tensor: unique enough for people.
     op
         Operator type, for example ``CONV_2D`` or ``CUSTOM:Name``.
     operators
