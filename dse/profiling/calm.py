@@ -1,8 +1,8 @@
 """Whether the machine was calm while something was timed, and when a number is good enough.
 
-A visit during which others used the same cores, a hypervisor took time away, or the clock or the
-temperature moved, is made again: it stays in the journal but only counts when too few visits were
-calm.
+A visit during which the threads had to wait for their cores, a hypervisor took time away, or the
+clock or the temperature moved, is made again: it stays in the journal but only counts when too few
+visits were calm.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from dse.profiling.cache import Record
 from dse.profiling.options import ProfileOptions
 from dse.profiling.slot_worker import SlotWorker
 from dse.profiling.stats import reached_precision
+from dse.units import NS_PER_S
 
 # Restless machines never get enough calm visits; after this many times the rounds, all count.
 PATIENCE = 3
 SHORTEST_WATCH_S = 0.2
+MUCH_WAITING = 0.05
 
 
 class CalmWatch:
@@ -36,13 +38,19 @@ class CalmWatch:
         self._start = time.monotonic()
         self._before = conditions.snapshot(worker.cores)
         self._own_before = _cpu_seconds(worker.pid)
+        self._waited_before = _waited_ns(worker.pid)
 
     def disturbance(self) -> str:
         """Return what disturbed, or an empty text.
 
-        The kernel counts in hundredths of a second, so very short times tell nothing.
+        Waiting is known to the nanosecond.  The kernel counts other things in hundredths of a second,
+        so very short times tell nothing of them.
         """
-        if time.monotonic() - self._start < SHORTEST_WATCH_S:
+        took_s = time.monotonic() - self._start
+        waiting = (_waited_ns(self._worker.pid) - self._waited_before) / (took_s * NS_PER_S)
+        if waiting > MUCH_WAITING * len(self._worker.cores):
+            return f"its threads waited for their cores for {waiting:.0%} of the time"
+        if took_s < SHORTEST_WATCH_S:
             return ""
         own_s = max(0.0, _cpu_seconds(self._worker.pid) - self._own_before)
         after = conditions.snapshot(self._worker.cores)
@@ -57,6 +65,20 @@ def precise_enough(record: Record, options: ProfileOptions) -> bool:
         return False
     precision = reached_precision(record.used_visits)
     return precision is not None and precision <= options.precision
+
+
+def _waited_ns(pid: int) -> int:
+    """Return how long the threads of a process have been ready to run but did not, in all.
+
+    That is the second number of ``/proc/<pid>/task/*/schedstat``; 0 where the kernel does not tell.
+    """
+    total = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            total += int(path.read_text().split()[1])
+        except (OSError, ValueError, IndexError):  # the thread has ended
+            continue
+    return total
 
 
 def _cpu_seconds(pid: int) -> float:
