@@ -1,7 +1,8 @@
 """Non-contiguous plans: a unit may hold several pieces of the model and work on frames in turn.
 
-Starts from the best contiguous plan, keeps its units, and reassigns layers: simulated annealing on a
-smooth measure of the loads, then CP-SAT with the rest of the time.  A plan is taken only when the
+Starts from the best contiguous plan or, for a single lane, the best contiguous pieces of a rotated order;
+keeps the units and reassigns layers: simulated annealing on a smooth measure of the loads, then CP-SAT
+with the rest of the time.  A plan is taken only when the
 evaluator finds it better.
 """
 
@@ -14,14 +15,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from solvers.cp_sat import polish
+from solvers.errors import CapError
 from solvers.evaluate import Evaluation, evaluate, score_key
 from solvers.loads import Elements, Loads, elements, pieces
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.mix import solve_interval_dp, solve_lanes
 from solvers.problem import Goal, Limits, Problem
+from solvers.rotations import best_rotation
 
 POWER = 12
 """Exponent of the smooth measure: sum of (load / best)^POWER."""
+N_ROTATIONS = 24
+MOST_ROTATED = 1500
+"""Elements up to which rotations of the order are tried."""
 
 
 def solve_assignment(problem: Problem, limits: Limits) -> Solution:
@@ -83,23 +89,34 @@ def _better_lanes(
 ) -> tuple[list[Lane], float | None]:
     """Return lanes on the same units that may be better, and a bound for these units (ns)."""
     units = sorted({stage.unit for stage in lane.stages})
-    if len(units) < 2:
-        return [], None
     slots = tuple(next(s.slot for s in lane.stages if s.unit == unit) for unit in units)
     unit_of_layer = {layer: units.index(s.unit) for s in lane.stages for layer in s.layers}
-    spare = _spare_slots(problem, slots) if problem.lane_limit == 1 else ()
-    slots += spare
     parts = elements(problem)
+    unit_of = [unit_of_layer[layers[0]] for layers in parts.members]
     start = time.monotonic()
-    loads = Loads(parts, slots, [unit_of_layer[layers[0]] for layers in parts.members])
     found = []
-    annealed = anneal(loads, min(time_s * 0.3, 15.0), limits.seed, 60_000)
+    if problem.lane_limit == 1:
+        rotated = _rotated(parts, limits)
+        if rotated is not None:
+            found.append(_lane(problem, parts, rotated[1], rotated[0], units))
+            if rotated[2] < max(Loads(parts, slots, unit_of).load):
+                slots, unit_of = rotated[:2]
+        slots += _spare_slots(problem, slots)
+    if len(slots) < 2:
+        return found, None
+    annealed = anneal(Loads(parts, slots, unit_of), min(time_s * 0.2, 15.0), limits.seed, 40_000)
     found.append(_lane(problem, parts, annealed, slots, units))
     left = time_s - (time.monotonic() - start)
-    loads = Loads(parts, slots, annealed)
-    polished = polish(loads, left, limits)
+    polished = polish(Loads(parts, slots, annealed), left, limits)
     found.append(_lane(problem, parts, polished.assignment, slots, units))
     return found, polished.bound_ns
+
+
+def _rotated(parts: Elements, limits: Limits) -> tuple[tuple[int, ...], list[int], int] | None:
+    try:
+        return best_rotation(parts, limits, N_ROTATIONS) if len(parts.members) <= MOST_ROTATED else None
+    except CapError:
+        return None
 
 
 def _spare_slots(problem: Problem, slots: tuple[int, ...]) -> tuple[int, ...]:
@@ -120,7 +137,7 @@ def _lane(
 ) -> Lane:
     unit_of_layer = {layer: unit for layers, unit in zip(parts.members, assignment) for layer in layers}
     lane = pieces(problem, unit_of_layer, slots)
-    names = [*units, *(max(units) + 1 + extra for extra in range(len(slots) - len(units)))]
+    names = [*units, *(max(units) + 1 + extra for extra in range(max(0, len(slots) - len(units))))]
     return Lane(tuple(Stage(s.layers, s.slot, names[s.unit]) for s in lane.stages))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import problems
@@ -14,10 +15,17 @@ from solvers.evaluate import evaluate
 from solvers.exhaustive import search_exhaustively
 from solvers.loads import Loads, elements, pieces
 from solvers.mapping import Mapping, Status
-from solvers.problem import Limits
+from solvers.order_costs import NEVER, Links, exact_links
+from solvers.problem import Flow, Limits, Problem, Slot
 from solvers.registry import solve
+from solvers.rotations import AnyOrderCosts, best_rotation
+from solvers.topology import contract
 
 MANY = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def order_of(blocks):
+    return tuple(range(blocks.n_blocks))
 
 
 def random_loads(problem, data):
@@ -97,3 +105,75 @@ def test_annealing_repeats_and_never_worsens(problem, data):
     again = anneal(Loads(loads.parts, loads.slots, start), 5.0, 7, 500)
     assert best == again
     assert max(Loads(loads.parts, loads.slots, best).load) <= before
+
+
+@MANY
+@given(problem=problems(max_layers=6), data=st.data())
+def test_any_order_costs_are_the_loads(problem, data):
+    problem = replace(problem, overlap=False, pins=(), stage_times=())
+    try:
+        parts = elements(problem)
+        blocks = contract(problem)
+    except InfeasibleError:
+        return
+    order = tuple(data.draw(st.permutations(range(len(parts.members)))))
+    slot = data.draw(st.integers(0, len(problem.slots) - 1))
+    other = len(problem.slots) - 1
+    for end, busy in AnyOrderCosts(parts, blocks, order).columns():
+        start = data.draw(st.integers(0, end - 1))
+        if busy[start, 0, slot] == NEVER:
+            continue
+        try:
+            loads = Loads(
+                parts, (slot, other), [0 if e in order[start:end] else 1 for e in range(len(order))]
+            )
+        except InfeasibleError:
+            continue
+        if (
+            problem.slots[slot].cluster == problem.slots[other].cluster
+            or exact_links(blocks, order_of(blocks)) is Links.TARGET
+        ):
+            cheap = busy[start, 0, slot]
+            assert cheap <= loads.load[0]
+            if exact_links(blocks, order_of(blocks)) is Links.TARGET:
+                assert cheap == loads.load[0]
+
+
+@settings(MANY, max_examples=60)
+@given(problem=problems(max_layers=5))
+def test_rotations_are_plans(problem):
+    problem = replace(
+        problem, free_within_unit=True, max_lanes=1, overlap=False, pins=(), stage_times=(), max_stages=None
+    )
+    try:
+        parts = elements(problem)
+        found = best_rotation(parts, Limits(), 8)
+    except InfeasibleError:
+        return
+    if found is None:
+        return
+    slots, unit_of, period = found
+    assert max(Loads(parts, slots, unit_of).load) >= period
+    used = problem.cores[list(slots)].sum(axis=0)
+    assert (used <= problem.cluster_sizes).all()
+
+
+def test_rotation_joins_first_and_last_layer():
+    """A large tensor skips from layer 0 to the last: one unit takes both ends."""
+    cost = np.full((6, 1), 10)
+    flows = (*(Flow(i, (i + 1,), 1) for i in range(5)), Flow(0, (5,), 100))
+    skip = Problem(
+        cost,
+        np.ones((6, 1), bool),
+        (Slot(0, 1),),
+        (3,),
+        flows,
+        bandwidth_bytes_per_s=np.array([[1e9]]),
+        free_within_unit=True,
+        max_lanes=1,
+    )
+    solution = solve(skip, "assignment", Limits(time_s=2))
+    assert solution.status is Status.OPTIMAL
+    assert solution.evaluation.lanes[0].period_ns == 21
+    home = {layer: stage.unit for stage in solution.mapping.lanes[0].stages for layer in stage.layers}
+    assert home[0] == home[5]
