@@ -16,7 +16,7 @@ from dse.flatbuffer.schema import enum_value
 
 # A resource, named as the runtime names it: kind, container (or table number), shared name.
 Resource = tuple[str, str, str]
-_MAX_CALLS = 4096
+_MAX_ENTRIES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,73 +57,74 @@ def describe(resource: Resource) -> str:
 def operator_effects(model: Model, subgraph_index: int = 0) -> list[Effects]:
     """Return the effects of each operator of a subgraph.
 
+    Raises
+    ------
+    ModelError
+        The operators use so many resources in so many ways that no real model can be meant.
+
     Notes
     -----
     Handles are followed through tensors: a resource tensor that an operator makes (WHILE hands
     them through) may be any of those that came in.  The checks exclude circles among subgraphs, so
     the recursion ends.
     """
-    return _subgraph_effects(model, subgraph_index, {}, {})
+    return _EffectsFinder(model).subgraph(subgraph_index, {})
 
 
-def _subgraph_effects(
-    model: Model,
-    subgraph_index: int,
-    given: dict[int, frozenset[Resource]],
-    memo: dict[tuple[int, tuple[frozenset[Resource], ...]], Effects],
-) -> list[Effects]:
-    """Return effects by operator; ``given`` holds resources of the subgraph's inputs."""
-    subgraph = model.subgraphs[subgraph_index]
-    handle_types = {enum_value("TensorType", "RESOURCE"), enum_value("TensorType", "VARIANT")}
-    held = dict(given)
-    found: list[Effects] = []
-    for operator in subgraph.operators:
-        name = operator_name(model, operator)
-        if name in HANDLES:
-            resource = frozenset({resource_of(operator, name)})
-            for index in operator.outputs:
-                held[index] = resource
-            found.append(Effects(resource, frozenset()))
-            continue
-        incoming = frozenset().union(*(held.get(index, frozenset()) for index in operator.inputs))
-        reads, writes = set(incoming), set(incoming if _may_write(name) else ())
-        variables: set[tuple[int, int]] = set()
+class _EffectsFinder:
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._handle_types = {enum_value("TensorType", name) for name in ("RESOURCE", "VARIANT")}
+        # A body's effects depend on the resources that are handed to it.
+        self._bodies: dict[tuple[int, tuple[frozenset[Resource], ...]], Effects] = {}
+        self._left = _MAX_ENTRIES
+
+    def subgraph(self, index: int, given: dict[int, frozenset[Resource]]) -> list[Effects]:
+        """Return effects by operator; ``given`` holds resources of the subgraph's inputs."""
+        subgraph = self._model.subgraphs[index]
+        held = dict(given)
+        found: list[Effects] = []
+        for operator in subgraph.operators:
+            name = operator_name(self._model, operator)
+            if name in HANDLES:
+                resource = frozenset({resource_of(operator, name)})
+                held.update(dict.fromkeys(operator.outputs, resource))
+                found.append(Effects(resource, frozenset()))
+                continue
+            effects = self._operator(operator, name, held)
+            self._left -= 1 + len(effects.reads) + len(effects.variables)
+            if self._left < 0:
+                raise ModelError(f"operators use resources in more than {_MAX_ENTRIES} ways")
+            for tensor in operator.outputs:
+                if tensor >= 0 and subgraph.tensors[tensor].type in self._handle_types:
+                    held[tensor] = effects.reads
+            found.append(effects)
+        return found
+
+    def _operator(self, operator: Operator, name: str, held: dict[int, frozenset[Resource]]) -> Effects:
+        reads = frozenset().union(*(held.get(index, frozenset()) for index in operator.inputs))
+        writes = reads if _may_write(name) else frozenset()
+        variables: frozenset[tuple[int, int]] = frozenset()
         for called in operator_subgraphs(operator):
-            inner = _called_effects(model, called, operator, held, memo)
-            reads |= inner.reads
-            writes |= inner.writes
-            variables |= inner.variables
-        for index in operator.outputs:
-            if index >= 0 and subgraph.tensors[index].type in handle_types:
-                held[index] = frozenset(reads)
-        found.append(Effects(frozenset(reads), frozenset(writes), frozenset(variables)))
-    return found
+            inner = self._body(called, operator, held)
+            reads, writes, variables = reads | inner.reads, writes | inner.writes, variables | inner.variables
+        return Effects(reads, writes, variables)
 
-
-def _called_effects(
-    model: Model,
-    called: int,
-    operator: Operator,
-    held: dict[int, frozenset[Resource]],
-    memo: dict[tuple[int, tuple[frozenset[Resource], ...]], Effects],
-) -> Effects:
-    body = model.subgraphs[called]
-    # IF has its condition in front of the branch's arguments: align from the end.
-    arguments = operator.inputs[-len(body.inputs) :] if body.inputs else ()
-    handed = tuple(held.get(index, frozenset()) for index in arguments)
-    key = (called, handed)
-    if key not in memo:
-        if len(memo) >= _MAX_CALLS:
-            raise ModelError(f"more than {_MAX_CALLS} different ways to hand resources to subgraphs")
-        given = dict(zip(body.inputs, handed))
-        inner = _subgraph_effects(model, called, given, memo)
-        own = {(called, index) for index, tensor in enumerate(body.tensors) if tensor.is_variable}
-        memo[key] = Effects(
-            frozenset().union(*(e.reads for e in inner)),
-            frozenset().union(*(e.writes for e in inner)),
-            frozenset(own).union(*(e.variables for e in inner)),
-        )
-    return memo[key]
+    def _body(self, called: int, operator: Operator, held: dict[int, frozenset[Resource]]) -> Effects:
+        body = self._model.subgraphs[called]
+        # IF has its condition in front of the branch's arguments: align from the end.
+        arguments = operator.inputs[-len(body.inputs) :] if body.inputs else ()
+        handed = tuple(held.get(index, frozenset()) for index in arguments)
+        key = (called, handed)
+        if key not in self._bodies:
+            inner = self.subgraph(called, dict(zip(body.inputs, handed)))
+            own = frozenset((called, i) for i, tensor in enumerate(body.tensors) if tensor.is_variable)
+            self._bodies[key] = Effects(
+                frozenset().union(*(effects.reads for effects in inner)),
+                frozenset().union(*(effects.writes for effects in inner)),
+                own.union(*(effects.variables for effects in inner)),
+            )
+        return self._bodies[key]
 
 
 def _may_write(name: str) -> bool:

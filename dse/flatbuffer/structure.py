@@ -64,10 +64,12 @@ def build_structure(model: Model) -> Structure:
     maker = {index: number for number in preparing for index in main.operators[number].outputs}
     effects = operator_effects(model)
     initialisers = {
-        number: effects[number].writes
-        for number, operator in enumerate(main.operators)
-        if is_initialiser(model, operator)
+        number for number, operator in enumerate(main.operators) if is_initialiser(model, operator)
     }
+    initialisers_of: dict[Resource, list[int]] = {}
+    for number in sorted(initialisers):
+        for resource in effects[number].writes:
+            initialisers_of.setdefault(resource, []).append(number)
     outputs = set(main.outputs)
     layers: list[tuple[int, ...]] = []
     n_entries = 0
@@ -77,7 +79,7 @@ def build_structure(model: Model) -> Structure:
             continue
         helpers = _helpers(model, number, maker)
         touched = effects[number].reads | effects[number].writes
-        helpers |= {other for other, resources in initialisers.items() if resources & touched}
+        helpers.update(other for resource in touched for other in initialisers_of.get(resource, ()))
         layers.append((*sorted(helpers), number))
         n_entries += len(layers[-1])
         if n_entries > _MAX_ENTRIES:
