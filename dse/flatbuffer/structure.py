@@ -40,8 +40,6 @@ class Structure:
         What each group shares, in words, by group.
     stateful
         Whether a frame can depend on an earlier one.
-    left_out
-        Preparing operators that nothing uses.
     """
 
     names: tuple[str, ...]
@@ -51,7 +49,6 @@ class Structure:
     groups: tuple[int | None, ...]
     shared: tuple[frozenset[Resource], ...]
     stateful: bool
-    left_out: tuple[int, ...]
 
 
 def build_structure(model: Model) -> Structure:
@@ -87,7 +84,6 @@ def build_structure(model: Model) -> Structure:
                 f"the layers depend on more than {_MAX_ENTRIES} operators that prepare constants, "
                 "counted for each layer"
             )
-    used = {number for layer in layers for number in layer}
     changed = frozenset().union(*(effects[layer[-1]].writes for layer in layers))
     groups, shared, stateful = _groups(model, layers, effects, changed, prepared)
     return Structure(
@@ -98,7 +94,6 @@ def build_structure(model: Model) -> Structure:
         groups=groups,
         shared=shared,
         stateful=stateful,
-        left_out=tuple(number for number in sorted(preparing) if number not in used),
     )
 
 
