@@ -48,15 +48,12 @@ def minimal_model(
     blockwise quantisation refer to them), buffers, operator codes, subgraphs, signatures.
     """
     numbers = sorted(set(operators))
-    main = _trim(
-        model.subgraphs[0], numbers, [tensor for tensor, _ in inputs], [tensor for tensor, _ in outputs]
-    )
+    taken, given = [tensor for tensor, _ in inputs], [tensor for tensor, _ in outputs]
+    main = _trim(model.subgraphs[0], numbers, taken, given)
     bodies, body_numbers = _bodies(model, numbers)
     kept = _Renumbering(model, body_numbers)
     subgraphs = [kept.subgraph(subgraph) for subgraph in (main, *bodies)]
-    tensor_numbers = _tensor_numbers(
-        model.subgraphs[0], numbers, [t for t, _ in inputs], [t for t, _ in outputs]
-    )
+    tensor_numbers = _tensor_numbers(model.subgraphs[0], numbers, taken, given)
     metadata = tuple(
         Metadata(entry.name, kept.buffer(entry.buffer))
         for entry in model.metadata
@@ -74,10 +71,7 @@ def minimal_model(
         description=model.description,
         version=model.version,
         metadata=metadata,
-        signature_defs=(
-            stage,
-            *_signatures(model, tensor_numbers, {t for t, _ in inputs}, {t for t, _ in outputs}),
-        ),
+        signature_defs=(stage, *_signatures(model, tensor_numbers, set(taken), set(given))),
         unknown=model.unknown,
     )
 
@@ -133,6 +127,8 @@ def _bodies(model: Model, numbers: Sequence[int]) -> tuple[list[SubGraph], dict[
     Initialisers are cut down to the resources that the part uses.
     """
     main = model.subgraphs[0]
+    if not any(operator_subgraphs(main.operators[n]) for n in numbers):
+        return [], {}
     effects = operator_effects(model)
     initialisers = {n for n in numbers if is_initialiser(model, main.operators[n])}
     touched = frozenset().union(
