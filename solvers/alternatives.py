@@ -117,7 +117,7 @@ def _offers(problem: Problem, limits: Limits) -> list[_Offer]:
                 continue
             capped = replace(capped, supported=problem.supported & few)
         try:
-            pool = LanePool(contract(capped), limits, n_orders=8)
+            pool = LanePool(contract(capped), limits, n_orders=2)
         except InfeasibleError:  # a pin wants more threads than this cap allows
             continue
         for use in product(*(range(size + 1) for size in problem.cluster_sizes)):

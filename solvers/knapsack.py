@@ -58,18 +58,39 @@ class Knapsack:
         self._secondary: list[IntArray] = [np.zeros(shape, np.int64)]
         self._choices: list[IntArray] = []
         scale = max((lane.rate for lane in types), default=0.0)
+        self._active = self._undominated() if most == sum(sizes) else self._fitting()
         self._saturated = False
         for _ in range(most):
             if not self._add_lane(TIE * scale):
                 self._saturated = True
                 break
 
+    def _fitting(self) -> list[int]:
+        return [number for number, lane in enumerate(self.types) if _fits(lane.use, self.sizes)]
+
+    def _undominated(self) -> list[int]:
+        """Types that no mix of types with fewer cores in all equals on the same cores (ties stay)."""
+        best = np.zeros(tuple(size + 1 for size in self.sizes))
+        kept = []
+        for number in sorted(self._fitting(), key=lambda n: (sum(self.types[n].use), n)):
+            lane = self.types[number]
+            if lane.rate < float(best[lane.use]) * (1 - 10 * TIE):
+                continue
+            kept.append(number)
+            after = tuple(slice(u, None) for u in lane.use)
+            before = tuple(slice(0, size + 1 - u) for u, size in zip(lane.use, self.sizes))
+            while True:
+                longer = best[before] + lane.rate
+                if not (longer > best[after]).any():
+                    break
+                best[after] = np.maximum(best[after], longer)
+        return sorted(kept)
+
     def _add_lane(self, tie: float) -> bool:
         rate, secondary = self.rates[-1].copy(), self._secondary[-1].copy()
         choice = np.full(rate.shape, -1, np.int64)
-        for number, lane in enumerate(self.types):
-            if any(u > size for u, size in zip(lane.use, self.sizes)):
-                continue
+        for number in self._active:
+            lane = self.types[number]
             after = tuple(slice(u, None) for u in lane.use)
             before = tuple(slice(0, size + 1 - u) for u, size in zip(lane.use, self.sizes))
             new_rate = self.rates[-1][before] + lane.rate
@@ -114,8 +135,13 @@ class Knapsack:
         rest = self.rates[-1] if self._saturated else self.rates[-2]
         best = self.best_rate
         found = []
-        for number, lane in enumerate(self.types):
+        for number in self._active:
+            lane = self.types[number]
             left = tuple(size - u for size, u in zip(self.sizes, lane.use))
             if min(left) >= 0 and float(rest[left]) + lane.rate >= best * (1 - 10 * TIE):
                 found.append(number)
         return tuple(found)
+
+
+def _fits(use: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
+    return all(u <= size for u, size in zip(use, sizes)) and any(use)

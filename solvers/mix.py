@@ -68,7 +68,8 @@ def _solve(
     if problem.objective.goal is not Goal.THROUGHPUT:
         return solve_constrained(name, blocks, limits, max_lanes)
     pool = LanePool(blocks, limits, n_orders=4)
-    _report(problem, limits, best_mix(pool, max_lanes))
+    if limits.progress is not None:
+        _report(problem, limits, best_mix(pool, max_lanes))
     every_plan = blocks.has_one_order or _search_ideals(pool, limits, most_ideals, max_lanes)
     if not every_plan:
         pool = LanePool(blocks, limits)

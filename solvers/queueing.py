@@ -194,7 +194,9 @@ def _run_unlimited(network: Network, times: Sequence[IntArray], arrivals: IntArr
     starts: list[IntArray] = []
     finishes: list[IntArray] = []
     for node, origins in enumerate(network.producers):
-        ready = np.maximum.reduce([arrivals, *(finishes[origin] for origin in origins)])
+        ready = arrivals
+        for origin in origins:
+            ready = np.maximum(ready, finishes[origin])
         spent = np.cumsum(times[node]) - times[node]  # by earlier frames
         start = np.maximum.accumulate(ready - spent) + spent
         starts.append(start)
@@ -208,14 +210,17 @@ def _arrays(rows: Sequence[Sequence[float]], kind: type[np.int64] | type[np.floa
 
 @dataclass(slots=True)
 class _Job:
-    """A frame at a node that is being worked on; ``left`` is the work at the time ``since``."""
+    """A frame at a node that is being worked on; ``left`` is the work at the time ``since``.
+
+    ``ends_with`` is the number of the event that ends it; earlier guesses of its end stay in the heap.
+    """
 
     lane: int
     node: int
     left: float
     since: float
     factor: float
-    version: int = 0
+    ends_with: int = 0
 
 
 class EventSimulation:
@@ -264,7 +269,7 @@ class EventSimulation:
         self._of_unit = [self._units(network) for network in networks]
         self._running: dict[tuple[int, int], _Job] = {}  # by (lane, unit)
         self._busy_clusters: dict[int, int] = {}
-        self._events: list[tuple[float, int, int, int, int]] = []
+        self._events: list[tuple[float, int, int, int, bool]] = []
         self._n_events = 0
         self._dirty: dict[tuple[int, int], None] = {}  # nodes to look at, in the order of their causes
 
@@ -279,12 +284,14 @@ class EventSimulation:
         """Run to the end and return one trace per lane."""
         for lane, rows in enumerate(self._arrivals):
             for arrival in sorted(set(rows)):
-                self._push(arrival, lane, SOURCE, -1)
+                self._push(arrival, lane, SOURCE, None)
         while self._events:
             now = self._events[0][0]
             while self._events and self._events[0][0] == now:
-                _, _, lane, node, version = heapq.heappop(self._events)
-                self._handle(now, lane, node, version)
+                _, number, lane, node, is_end = heapq.heappop(self._events)
+                self._dirty[lane, node] = None
+                if is_end:
+                    self._finish(now, lane, node, number)
             self._settle(now)
             if self._until_first and any(
                 done == len(rows) for done, rows in zip(self._departed, self._arrivals)
@@ -299,18 +306,17 @@ class EventSimulation:
             for starts, finishes, done in zip(self._starts, self._finishes, self._departed)
         ]
 
-    def _push(self, time: float, lane: int, node: int, version: int) -> None:
+    def _push(self, time: float, lane: int, node: int, job: _Job | None) -> None:
         self._n_events += 1
-        heapq.heappush(self._events, (time, self._n_events, lane, node, version))
+        if job is not None:
+            job.ends_with = self._n_events
+        heapq.heappush(self._events, (time, self._n_events, lane, node, job is not None))
 
-    def _handle(self, now: float, lane: int, node: int, version: int) -> None:
-        """A frame arrives at the source (version -1), or a job ends unless its end has moved since."""
-        self._dirty[lane, node] = None
-        if version < 0:
-            return
+    def _finish(self, now: float, lane: int, node: int, number: int) -> None:
+        """End a job, unless its end has moved since the event was made."""
         unit = lane, self._networks[lane].units[node]
         job = self._running.get(unit)
-        if job is None or job.node != node or job.version != version:
+        if job is None or job.ends_with != number:
             return
         del self._running[unit]
         self._count_busy(now, lane, node, -1)
@@ -373,7 +379,7 @@ class EventSimulation:
         self._count_busy(now, lane, node, 1)
         job = _Job(lane, node, work, now, self._factor(lane, node))
         self._running[lane, network.units[node]] = job
-        self._push(now + (work if job.factor == 1 else work * job.factor), lane, node, 0)
+        self._push(now + (work if job.factor == 1 else work * job.factor), lane, node, job)
         for origin in network.producers[node]:
             self._dirty[lane, origin] = None
 
@@ -399,5 +405,4 @@ class EventSimulation:
             if factor != job.factor:
                 job.left = max(0.0, job.left - (now - job.since) / job.factor)
                 job.since, job.factor = now, factor
-                job.version += 1
-                self._push(now + job.left * factor, job.lane, job.node, job.version)
+                self._push(now + job.left * factor, job.lane, job.node, job)

@@ -1,0 +1,48 @@
+"""Published cost tables: phone and PipeDream profiles."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.graph_files import read_bettertogether, read_pipedream
+from benchmarks.solvers import compare
+from solvers.mapping import Status
+from solvers.problem import Limits
+from solvers.registry import solve
+
+PROFILES = ["densenet121", "inception_v3", "resnet50", "squeezenet1_0", "vgg16"]
+
+
+def test_phone_optimum_on_loaded_means(corpus):
+    problem = read_bettertogether(corpus / "cost-graphs" / "bettertogether_pixel.csv", "loaded")
+    solution = solve(problem)
+    assert solution.status is Status.OPTIMAL
+    assert solution.evaluation.lanes[0].period_ns == pytest.approx(11_544_500, abs=100)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profiles_on_big_and_little(corpus, name):
+    problem = read_pipedream(corpus / "cost-graphs" / "pipedream" / f"{name}.txt", (4, 4), (1.0, 2.5))
+    solution = solve(problem)
+    assert solution.evaluation is not None
+    assert solution.gap < 0.12
+    chain = len(problem.edges) == problem.n_layers - 1
+    assert solution.status is Status.OPTIMAL or not chain
+
+
+def test_no_heuristic_wins_on_a_profile(corpus):
+    problem = read_pipedream(corpus / "cost-graphs" / "pipedream" / "vgg16.txt", (4, 4), (1.0, 2.5))
+    lines = compare("vgg16", problem, Limits(time_s=1.0))
+    ours = min(line.period_ms for line in lines if line.method == "portfolio")
+    assert len(lines) == 12
+    assert all(line.period_ms >= ours for line in lines if line.period_ms is not None)
+
+
+def test_bad_files_are_refused(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_text("nonsense\n")
+    with pytest.raises(ValueError, match=":1: expected a node"):
+        read_pipedream(path, (1,), (1.0,))
+    path.write_text("stage,processor,condition,mean_ms\n")
+    with pytest.raises(ValueError, match="loaded"):
+        read_bettertogether(path, "loaded")
