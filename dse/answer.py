@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from dse.platforms import Platform
 from dse.results import Goal, PlanResult, merit
-from dse.units import format_hz, format_ns
+from dse.units import format_bytes, format_hz, format_ns
+
+_CLOSE = 0.05
 
 
 def choose(plans: Sequence[PlanResult], goal: Goal = "throughput") -> int:
@@ -47,7 +50,7 @@ def explain(
         # Times and energies are told as such: less is better.
         change = ratio - 1 if goal == "throughput" else 1 / ratio - 1
         text += f", {change:+.1%} against {rival.name!r}"
-    cause = "It is the best that the pins allow." if pinned else _cause(best, platform)
+    cause = "It is the best that the pins allow." if pinned else _cause(best, plans, platform, goal)
     return f"{text}. {cause}"
 
 
@@ -65,37 +68,64 @@ def _reaches(plan: PlanResult, goal: Goal, *, one: bool) -> str:
 def describe(plan: PlanResult) -> str:
     """Say what a plan is, for example ``2 copies of the whole model on 1 cpu each``."""
     lanes = plan.mapping.lanes
+    forms = Counter(" -> ".join(stage.slot for stage in lane.stages) for lane in lanes)
     if all(len(lane.stages) == 1 for lane in lanes):
-        slots = [lane.stages[0].slot for lane in lanes]
         if len(lanes) == 1:
-            return f"The whole model on {slots[0]}"
-        if len(set(slots)) == 1:
-            return f"{len(lanes)} copies of the whole model on {slots[0]} each"
-        return f"{len(lanes)} copies of the whole model on {', '.join(slots)}"
+            return f"The whole model on {lanes[0].stages[0].slot}"
+        if len(forms) == 1:
+            return f"{len(lanes)} copies of the whole model on {lanes[0].stages[0].slot} each"
+        return f"{len(lanes)} copies of the whole model ({_counted(forms)})"
     if len(lanes) == 1:
-        return f"A pipeline of {len(lanes[0].stages)} stages ({' -> '.join(s.slot for s in lanes[0].stages)})"
-    parts = [" -> ".join(stage.slot for stage in lane.stages) for lane in lanes]
-    return f"{len(lanes)} lanes ({' | '.join(parts)})"
+        return f"A pipeline of {len(lanes[0].stages)} stages ({next(iter(forms))})"
+    return f"{len(lanes)} lanes ({_counted(forms)})"
 
 
-def _cause(best: PlanResult, platform: Platform) -> str:
+def _counted(forms: Mapping[str, int]) -> str:
+    return " | ".join(form if count == 1 else f"{count} x {form}" for form, count in forms.items())
+
+
+def _cause(best: PlanResult, plans: Sequence[PlanResult], platform: Platform, goal: Goal) -> str:
     """Say which of the formulation's reasons it was."""
     lanes = best.mapping.lanes
-    pipelined = any(len(lane.stages) > 1 for lane in lanes)
-    if not pipelined and len(lanes) > 1:
-        return (
-            "Copies keep every core busy with no hand-overs and no synchronisation between threads; "
-            "a pipeline would only add transfers and a bottleneck."
-        )
-    if not pipelined:
-        only = lanes[0].stages[0]
-        if only.threads > 1:
+    if not _pipelined(best):
+        if len(lanes) > 1:
+            return (
+                "Copies keep every core busy with no hand-overs and no synchronisation between threads; "
+                "a pipeline would only add transfers and a bottleneck."
+            )
+        if lanes[0].stages[0].threads > 1:
             return "One frame at a time on several threads: the model scales well with threads here."
         return "More cores would not help this model under the given constraints."
+    others = [
+        p for p in plans if not _pipelined(p) and p.feasible and bool(p.measured) == bool(best.measured)
+    ]
+    rival = max(others, key=lambda plan: merit(plan, goal), default=None)
+    if rival is not None and rival.mapping.lanes and len(rival.mapping.lanes) > 1:
+        lead = abs(merit(best, goal) / merit(rival, goal) - 1)
+        if lead <= _CLOSE:
+            return (
+                f"Whole copies come within {lead:.1%}: the cores do the same work either way; "
+                f"the stages need {_memory_text(best, rival)}."
+            )
     clusters = {stage.cluster for stage in best.mapping.stages}
     if len(clusters) > 1 and len(platform.clusters) > 1:
         return "The layers prefer different cores, and each stage runs where it costs least."
-    return "Each stage keeps to a part of the weights and layers that suits its cores."
+    if rival is None or len(rival.mapping.lanes) == 1:
+        return "Copies are not possible here (state, memory or a cap on lanes), so stages share the work."
+    return "Each stage keeps to a part of the weights and layers that fits its cores and caches."
+
+
+def _pipelined(plan: PlanResult) -> bool:
+    return any(len(lane.stages) > 1 for lane in plan.mapping.lanes)
+
+
+def _memory_text(best: PlanResult, rival: PlanResult) -> str:
+    ours, theirs = (
+        plan.measured.memory_bytes if plan.measured else plan.predicted.memory_bytes for plan in (best, rival)
+    )
+    if ours < theirs:
+        return f"{format_bytes(theirs - ours)} less memory"
+    return "no less memory"
 
 
 def disagreements(plans: Sequence[PlanResult], winner: int, goal: Goal = "throughput") -> tuple[str, ...]:

@@ -1,0 +1,122 @@
+"""The answer is the best measured plan, and the reason names what decided."""
+
+from __future__ import annotations
+
+import pytest
+
+from dse.answer import choose, describe, disagreements, explain
+from dse.placement import PlacedLane, PlacedMapping, PlacedStage
+from dse.platforms import Cluster, Platform
+from dse.results import Measured, PlanResult, Predicted
+
+ONE = Platform("one", (Cluster("cpu", (0, 1, 2, 3)),))
+TWO = Platform("two", (Cluster("LITTLE", (0, 1)), Cluster("big", (2, 3))))
+
+
+def measured(hz: float, samples: tuple[float, ...] | None = None, disturbed: bool = False) -> Measured:
+    return Measured(hz, samples or (hz,), 1, 1, 1, round(1e9 / hz), 1 << 20, disturbed)
+
+
+def plan(name, lanes, predicted, real=None, role="candidate", violations=(), memory=2 << 20) -> PlanResult:
+    core = 0
+    placed = []
+    for lane in lanes:
+        stages = []
+        for number, (cluster, threads) in enumerate(lane):
+            stages.append(
+                PlacedStage(f"s{core}", (number,), cluster, threads, tuple(range(core, core + threads)))
+            )
+            core += threads
+        placed.append(PlacedLane(tuple(stages)))
+    mapping = PlacedMapping(tuple(placed))
+    return PlanResult(name, role, mapping, Predicted(predicted, 1000, memory, None, violations), (), real)
+
+
+WHOLE = [[("cpu", 2)]]
+COPIES = [[("cpu", 1)], [("cpu", 1)]]
+PIPELINE = [[("cpu", 1), ("cpu", 1)]]
+
+
+def test_measurement_decides_over_prediction():
+    plans = [
+        plan("a", PIPELINE, 100, measured(50)),
+        plan("b", COPIES, 90, measured(60)),
+        plan("c", WHOLE, 200),
+    ]
+    assert choose(plans) == 1
+    (note,) = disagreements(plans[:2], 1)[:1]
+    assert "'a' was predicted best, 'b' measured 20.0% faster" in note
+
+
+def test_plans_that_break_a_wish_are_never_the_answer():
+    plans = [plan("a", WHOLE, 100, measured(100), violations=("pin",)), plan("b", COPIES, 50, measured(50))]
+    assert choose(plans) == 1
+
+
+def test_without_measurements_prediction_decides():
+    assert choose([plan("a", WHOLE, 10), plan("b", COPIES, 20)]) == 1
+
+
+def test_equal_plans_the_first_wins():
+    assert choose([plan("a", WHOLE, 10), plan("b", COPIES, 10)]) == 0
+
+
+def test_latency_is_another_goal():
+    plans = [plan("a", WHOLE, 10, measured(10)), plan("b", COPIES, 10, measured(20))]
+    assert choose(plans, "latency") == 1
+
+
+@pytest.mark.parametrize(
+    ("lanes", "text"),
+    [
+        (WHOLE, "The whole model on 2 cpu"),
+        (COPIES, "2 copies of the whole model on 1 cpu each"),
+        (
+            [[("big", 2)], [("LITTLE", 1)], [("LITTLE", 1)]],
+            "3 copies of the whole model (2 big | 2 x 1 LITTLE)",
+        ),
+        (PIPELINE, "A pipeline of 2 stages (1 cpu -> 1 cpu)"),
+        ([*PIPELINE, *PIPELINE, [("cpu", 3)]], "3 lanes (2 x 1 cpu -> 1 cpu | 3 cpu)"),
+    ],
+)
+def test_plans_are_described(lanes, text):
+    assert describe(plan("x", lanes, 1)) == text
+
+
+@pytest.mark.parametrize(
+    ("plans", "platform", "cause"),
+    [
+        ([plan("a", COPIES, 10), plan("b", PIPELINE, 5)], ONE, "no hand-overs"),
+        ([plan("a", WHOLE, 10)], ONE, "scales well with threads"),
+        ([plan("a", [[("cpu", 1)]], 10)], ONE, "More cores would not help"),
+        (
+            [plan("a", PIPELINE, 10, memory=1 << 20), plan("b", COPIES, 9.9)],
+            ONE,
+            "come within 1.0%.*1 MiB less",
+        ),
+        ([plan("a", [[("LITTLE", 1), ("big", 1)]], 10), plan("b", COPIES, 5)], TWO, "prefer different cores"),
+        ([plan("a", PIPELINE, 10), plan("b", WHOLE, 5)], ONE, "Copies are not possible"),
+        ([plan("a", PIPELINE, 10), plan("b", COPIES, 5)], ONE, "fits its cores and caches"),
+    ],
+)
+def test_the_cause_is_named(plans, platform, cause):
+    import re
+
+    assert re.search(cause, explain(plans, 0, platform))
+
+
+def test_gain_is_told_against_the_best_other_baseline():
+    plans = [
+        plan("a", PIPELINE, 100, measured(120)),
+        plan("b", COPIES, 90, measured(100), "baseline"),
+        plan("c", WHOLE, 90, measured(60), "baseline"),
+    ]
+    assert "120 frames/s (measured), +20.0% against 'b'" in explain(plans, 0, ONE)
+    assert "pins allow" in explain(plans, 0, ONE, pinned=True)
+
+
+def test_disturbed_and_far_off_plans_are_told():
+    plans = [plan("a", WHOLE, 100, measured(50, disturbed=True))]
+    notes = " ".join(disagreements(plans, 0))
+    assert "Other work disturbed" in notes
+    assert "off by more than 25 %" in notes
