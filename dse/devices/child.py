@@ -127,7 +127,7 @@ class Child:
                 self.kill()
                 raise ChildTimeoutError(
                     f"{self.name}: no answer within {timeout_s:.0f} s while {doing}; the process was ended."
-                    f"{self._log_tail()}"
+                    f"{self.log_tail()}"
                 )
             chunk = os.read(self.fileno(), 1 << 16)
             if not chunk:
@@ -190,9 +190,10 @@ class Child:
             how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         else:
             how = f"ended with exit code {code}"
-        return ChildDiedError(f"{self.name}: the process {how} while {doing}.{self._log_tail()}")
+        return ChildDiedError(f"{self.name}: the process {how} while {doing}.{self.log_tail()}")
 
-    def _log_tail(self) -> str:
+    def log_tail(self) -> str:
+        """Return the last lines of the child's log, each on a line of its own, for messages."""
         try:
             lines = self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         except OSError:

@@ -13,8 +13,10 @@ from typing import Any
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def serve(handlers: Mapping[str, Handler]) -> None:
+def serve(handlers: Mapping[str, Handler], at_end: Callable[[], None] | None = None) -> None:
     """Answer requests until standard input closes.
+
+    ``at_end`` is called before the process ends then.
 
     Each request is an object with the field ``command``; the handler of that name gets the request
     and returns the answer.  An exception becomes ``{"error": text}``.
@@ -28,7 +30,7 @@ def serve(handlers: Mapping[str, Handler]) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    threading.Thread(target=_read, args=(requests, at_end), daemon=True).start()
     while True:
         request = json.loads(requests.get())
         try:
@@ -39,7 +41,11 @@ def serve(handlers: Mapping[str, Handler]) -> None:
         answers.flush()
 
 
-def _read(requests: queue.SimpleQueue[str]) -> None:
+def _read(requests: queue.SimpleQueue[str], at_end: Callable[[], None] | None) -> None:
     for line in sys.stdin:
         requests.put(line)
-    os._exit(0)
+    try:
+        if at_end is not None:
+            at_end()
+    finally:
+        os._exit(0)

@@ -14,8 +14,11 @@ Requests, all answered with one object; a failure that has a name of its own in 
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import os
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -41,11 +44,17 @@ KINDS: dict[str, type[DseError]] = {
 """Errors of a lane that the parent raises again as what they are."""
 
 
+_REPARENTED_S = 0.2
+"""A process sees the end of its input a moment before its parent is gone for good."""
+
+
 class _Lane:
     """State of the process: the lane once it is built."""
 
     def __init__(self) -> None:
         self._runner: LaneRunner | None = None
+        self._folder: Path | None = None
+        self._parent = os.getppid()
 
     @property
     def runner(self) -> LaneRunner:
@@ -53,9 +62,16 @@ class _Lane:
             raise DeviceError("the lane is not built yet")
         return self._runner
 
+    def clean(self) -> None:
+        """Remove the parent's temporary folder when the parent was killed and can not."""
+        time.sleep(_REPARENTED_S)
+        if self._folder is not None and os.getppid() != self._parent:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         plan = PipelinePlan.from_json(request["plan"])
         self._plan = plan
+        self._folder = Path(request["frames"]).parent
         lane = plan.lanes[int(request["lane"])]
         before = _memory()
         self._runner = LaneRunner(
@@ -96,6 +112,8 @@ class _Lane:
         plan = self._plan
         n_slots = int(request["n_slots"])
         inputs, outputs = map_slots(Path(request["shared"]), plan.inputs, plan.outputs, n_slots)
+        # Both sides have mapped it now: without a name it can not be left behind.
+        Path(request["shared"]).unlink(missing_ok=True)
         feed, done = (os.open(request[name], os.O_RDWR) for name in ("feed", "done"))
 
         def more() -> int | None:
@@ -175,9 +193,11 @@ def _named(handler: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[dic
 
 def main() -> None:
     """Answer requests until standard input closes."""
+    # While the other lanes start as well: the runtime's libraries take longest to load.
+    importlib.import_module("ai_edge_litert.interpreter")
     lane = _Lane()
     handlers = (lane.build, lane.collect, lane.run, lane.stream, lane.affinity, lane.memory)
-    serve({handler.__name__: _named(handler) for handler in handlers})
+    serve({handler.__name__: _named(handler) for handler in handlers}, lane.clean)
 
 
 if __name__ == "__main__":

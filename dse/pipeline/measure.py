@@ -20,7 +20,7 @@ from dse.errors import DeviceError
 from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import Array
 from dse.pipeline.plan import PipelinePlan
-from dse.pipeline.supervise import LaneRun, Pipeline
+from dse.pipeline.supervise import LaneRun, Pipeline, process_stat
 from dse.pipeline.timeline import LaneTimes, Percentiles
 from dse.progress import Progress, SilentProgress
 
@@ -275,9 +275,6 @@ class _Residents:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is not None:
-            for pipeline in self._resident.values():
-                pipeline.close(kill=True)
         self._stack.close()
 
     def borrow(self, plan: PipelinePlan, stack: ExitStack) -> Pipeline:
@@ -361,8 +358,5 @@ def _cpu_seconds(pids: Sequence[int]) -> float:
     """Return the CPU time that processes have used."""
     ticks = 0
     for pid in pids:
-        with contextlib.suppress(OSError):
-            # The command's name may hold spaces; fields are counted after its closing bracket.
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
+        ticks += sum(int(field) for field in process_stat(pid)[11:13])
     return ticks / os.sysconf("SC_CLK_TCK")

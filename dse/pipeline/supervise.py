@@ -6,6 +6,7 @@ stage, how, and what had been delivered; nothing is left behind.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import selectors
@@ -163,14 +164,14 @@ class Pipeline:
         try:
             self._build()
         except BaseException:
-            self.close(kill=True)
+            self.close()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(kill=kind is not None)
+        self.close()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -185,11 +186,11 @@ class Pipeline:
             for lane, status in zip(self.plan.lanes, self._status)
         )
 
-    def close(self, kill: bool = False) -> None:
+    def close(self) -> None:
         """End the lanes and remove the temporary folder; safe to call twice."""
+        # A lane holds nothing that would have to be finished.
         for child in self._children:
-            if kill:
-                child.kill()
+            child.kill()
         for child in self._children:
             child.close()
         self._children = []
@@ -353,7 +354,7 @@ class Pipeline:
     def give_up(self, error: DseError) -> DseError:
         """End all lanes; return the error with what had been delivered."""
         lost = self._lost("streaming")
-        self.close(kill=True)
+        self.close()
         return type(error)(f"{error}{lost}")
 
     def folder(self) -> Path:
@@ -374,15 +375,16 @@ class Pipeline:
         frames = self._path("frames.npz")
         save_frames(frames, self._frames)
         threads, memory, engines = [], [], []
+        # All processes start at once; the stages are built one lane after another.
+        for lane in range(len(self.plan.lanes)):
+            name = f"lane {lane} of plan {self.plan.name!r}"
+            log = self._path(f"lane-{lane}.log")
+            self._children.append(Child("dse.pipeline.lane", log_path=log, name=name))
         for lane, stages in enumerate(self.plan.lanes):
             status = self._path(f"status-{lane}")
             status.write_bytes(bytes(16 * len(stages.stages)))
             with status.open("r+b") as stream:
                 self._status.append(memoryview(mmap.mmap(stream.fileno(), 0)).cast("q"))
-            name = f"lane {lane} of plan {self.plan.name!r}"
-            self._children.append(
-                Child("dse.pipeline.lane", log_path=self._path(f"lane-{lane}.log"), name=name)
-            )
             request = {
                 "command": "build",
                 "plan": self.plan.to_json(),
@@ -425,16 +427,17 @@ class Pipeline:
             return self._gather([n for n, r in enumerate(requests) if r is not None], timeout_s, doing)
         except DseError as error:
             lost = self._lost(doing)
-            self.close(kill=True)
+            self.close()
             raise type(error)(f"{error}{lost}") from None
         except BaseException:
-            self.close(kill=True)
+            self.close()
             raise
 
     def _gather(self, lanes: Sequence[int], timeout_s: float | None, doing: str) -> dict[int, dict[str, Any]]:
         answers: dict[int, dict[str, Any]] = {}
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        stall = self.new_watch()
+        building = doing == "building the stages"
+        stall = StallWatch(max(STALL_S, self._stall_s)) if building else self.new_watch()
         with selectors.DefaultSelector() as selector:
             # Idle lanes are watched too: their death is noticed at once.
             for lane, child in enumerate(self._children):
@@ -443,17 +446,29 @@ class Pipeline:
                 for key, _ in selector.select(_POLL_S):
                     lane = key.data
                     answers[lane] = self._receive(lane, doing)
-                if doing == "building the stages":
+                for lane in lanes:
+                    if lane in answers:
+                        continue
+                    if not building and stall.stuck(lane, self.counters(lane)):
+                        raise ChildTimeoutError(self._stuck_text(lane, stall.limit_s, doing))
+                    if building and self._build_is_stuck(lane, stall):
+                        raise ChildTimeoutError(
+                            f"{self._children[lane].name}: the process did nothing for {stall.limit_s:.1f} s "
+                            f"while {doing}{self._children[lane].log_tail()}"
+                        )
                     if deadline is not None and time.monotonic() > deadline:
                         raise ChildTimeoutError(
-                            f"{self._children[lanes[0]].name}: the stages were not built "
-                            f"within {timeout_s:.0f} s"
+                            f"{self._children[lane].name}: no answer within {timeout_s:.0f} s while {doing}"
+                            f"{self._children[lane].log_tail()}"
                         )
-                    continue
-                for lane in lanes:
-                    if lane not in answers and stall.stuck(lane, self.counters(lane)):
-                        raise ChildTimeoutError(self._stuck_text(lane, stall.limit_s, doing))
         return answers
+
+    def _build_is_stuck(self, lane: int, stall: StallWatch) -> bool:
+        """Whether a process that builds uses no time and does not wait for a disk either."""
+        fields = process_stat(self._children[lane].pid)
+        if fields and fields[0] == "D":
+            stall.forget(lane)
+        return bool(fields) and stall.stuck(lane, (int(fields[11]), int(fields[12])))
 
     def _receive(self, lane: int, doing: str) -> dict[str, Any]:
         answer = self._children[lane].receive(STALL_S, doing)
@@ -475,7 +490,7 @@ class Pipeline:
             if status[2 * n] > status[2 * n + 1]
         ]
         what = "; ".join(inside) or "no stage is inside a frame"
-        tail = self._children[lane]._log_tail()
+        tail = self._children[lane].log_tail()
         return f"{self._children[lane].name}: nothing moved for {limit_s:.1f} s while {doing}: {what}.{tail}"
 
     def _lost(self, doing: str) -> str:
@@ -485,6 +500,14 @@ class Pipeline:
         return (
             f"\n  Frames delivered before that: {counts}.  All lanes were ended; this run's figures are lost."
         )
+
+
+def process_stat(pid: int) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` from the state on; none when the process is gone."""
+    with contextlib.suppress(OSError):
+        # The command's name may hold spaces; fields are counted after its closing bracket.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 def check_frames(plan: PipelinePlan, frames: Sequence[Sequence[Array]]) -> None:

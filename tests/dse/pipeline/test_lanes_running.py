@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +28,9 @@ from dse.flatbuffer.encode import encode
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
 from dse.inputs import make_frames
+from dse.pipeline import supervise
 from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, whole_model_plan
+from dse.pipeline.shared import _FAST
 from dse.pipeline.supervise import Pipeline
 
 N_FRAMES = 997  # prime: a ring that is off by one can not line up with it
@@ -247,3 +252,68 @@ def test_both_engines_give_the_same_outputs(tiny, cores):
         (interpreted,) = pipeline.collect(40)
     np.testing.assert_array_equal(compiled, interpreted)
     check(tiny, compiled, frames)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from conftest import Tiny
+from dse.pipeline import supervise
+from dse.pipeline.shared import _FAST
+from dse.pipeline.supervise import Pipeline
+
+tiny = Tiny(Path(sys.argv[2]))
+plan = tiny.plan([tiny.whole((int(sys.argv[3]),))], [tiny.whole((int(sys.argv[4]),))])
+with Pipeline(plan, tiny.frames(2)) as pipeline:
+    print(*pipeline.pids, pipeline.folder(), flush=True)
+    {work}
+"""
+
+
+@pytest.mark.parametrize(
+    "work", ["pipeline.run(seconds=60)", "[0 for _ in pipeline.map(iter(lambda: tiny.frames(1)[0], 0))]"]
+)
+def test_lanes_end_and_clean_up_when_their_parent_is_killed(tiny, cores, tmp_path, work):
+    here = str(Path(__file__).parent)
+    script = PARENT.replace("{work}", work)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, here, str(tmp_path), *map(str, cores)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    *pids, folder = parent.stdout.readline().split()
+    time.sleep(0.3)
+    shared = list(_FAST.glob("dse-slots-*"))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(100):
+        left = [
+            pid
+            for pid in pids
+            if Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        if not left and not Path(folder).exists():
+            break
+        time.sleep(0.1)
+    assert not left
+    assert not Path(folder).exists()
+    assert not any(path.exists() for path in shared)
+
+
+def test_a_lane_that_stops_while_it_builds_is_noticed(tiny, cores, monkeypatch):
+    monkeypatch.setattr(supervise, "STALL_S", 0.5)
+    pipeline = Pipeline(
+        tiny.plan([tiny.whole((cores[0],))], [tiny.whole((cores[1],))]), tiny.frames(1), stall_s=0.5
+    )
+    real = Pipeline._ask
+
+    def ask(self, requests, *rest):
+        os.kill(self.pids[1], signal.SIGSTOP)
+        return real(self, requests, *rest)
+
+    monkeypatch.setattr(Pipeline, "_ask", ask)
+    with pytest.raises(ChildTimeoutError, match=r"lane 1 .*did nothing for 0\.5 s while building"):
+        pipeline.__enter__()
