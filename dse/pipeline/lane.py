@@ -4,7 +4,7 @@ Requests, all answered with one object; a failure that has a name of its own in 
 ``{"failed": {"kind", "message"}}``:
 
 ``build``    ``plan`` (JSON form), ``lane``, ``frames`` (.npz), ``status`` (shared file), ``queue_depth``,
-             ``engine``
+             ``engine``, ``annotate`` (Streamline's socket, or empty)
 ``collect``  ``n_frames``, ``path``: outputs of the first frames as .npz
 ``run``      ``n_frames`` and/or ``seconds``, ``in_flight``, ``start_ns``, ``path``: time stamps as .npy
 ``stream``   ``feed`` and ``done`` (named pipes), ``shared`` (slots), ``n_slots``: frames from the parent
@@ -31,9 +31,10 @@ from dse.errors import AffinityError, DeviceError, DseError, InputError, Runtime
 from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import ENGINES, Array
 from dse.pipeline.plan import PipelinePlan
-from dse.pipeline.runner import N_TIMES, LaneRunner, StageFailedError
+from dse.pipeline.runner import N_TIMES, LaneRunner, StageFailedError, Watch
 from dse.pipeline.shared import map_slots
 from dse.pipeline.stream import END, FRAME
+from dse.pipeline.streamline import Emitter, LaneShape
 
 KINDS: dict[str, type[DseError]] = {
     "affinity": AffinityError,
@@ -72,7 +73,9 @@ class _Lane:
         plan = PipelinePlan.from_json(request["plan"])
         self._plan = plan
         self._folder = Path(request["frames"]).parent
-        lane = plan.lanes[int(request["lane"])]
+        self._number = int(request["lane"])
+        self._annotate = str(request["annotate"])
+        lane = plan.lanes[self._number]
         before = _memory()
         self._runner = LaneRunner(
             lane,
@@ -91,6 +94,24 @@ class _Lane:
             **_memory(),
         }
 
+    def _annotations(self) -> Watch:
+        plan, number = self._plan.lanes[self._number], self._number
+        shape = LaneShape(
+            number,
+            tuple(stage.name for stage in plan.stages),
+            tuple(
+                tuple(dict.fromkeys(s for s in plan.sources(n) if s is not None))
+                for n in range(len(plan.stages))
+            ),
+            plan.units,
+            tuple(
+                f"{plan.stages[members[0]].cluster} cores "
+                f"{','.join(str(core) for core in plan.stages[members[0]].cores)}"
+                for members in plan.units
+            ),
+        )
+        return lambda done, times: Emitter(shape, done, times, self._annotate)
+
     def collect(self, request: dict[str, Any]) -> dict[str, Any]:
         frames = self.runner.collect(int(request["n_frames"]))
         save_frames(Path(request["path"]), frames)
@@ -102,6 +123,7 @@ class _Lane:
             seconds=request.get("seconds"),
             in_flight=request.get("in_flight"),
             start_ns=request.get("start_ns"),
+            watch=self._annotations() if self._annotate else None,
         )
         n_stages = len(self.runner.nodes)
         stamps = np.frombuffer(times, np.int64, n_frames * n_stages * N_TIMES)

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,9 @@ MAX_FRAMES = 1 << 19
 
 _ENDLESS = 1 << 62
 _SINK_POLL_S = 0.1
+
+
+Watch = Callable[[Callable[[], int], Callable[[int], list[list[int]]]], AbstractContextManager[object]]
 
 
 class StageFailedError(DseError):
@@ -315,6 +319,7 @@ class LaneRunner:
         seconds: float | None = None,
         in_flight: int | None = None,
         start_ns: int | None = None,
+        watch: Watch | None = None,
     ) -> tuple[memoryview, int]:
         """Run at full speed for a number of frames or a time.
 
@@ -326,6 +331,9 @@ class LaneRunner:
             Most frames inside the lane; None leaves it to the rings.
         start_ns
             Monotonic time to start at, so that lanes start together.
+        watch
+            Makes something that looks on while frames pass (annotations), given functions that
+            tell how many frames are done and when a frame was where.
 
         Returns
         -------
@@ -343,13 +351,36 @@ class LaneRunner:
         order = Order(limit, in_flight, memoryview(memory).cast("q"))
         while start_ns is not None and (left := start_ns - time.monotonic_ns()) > 0:
             time.sleep(left / 1e9)
-        futures = self._launch(order)
-        done, waiting = wait(futures, timeout=seconds, return_when=FIRST_EXCEPTION)
-        if waiting and not any(future.exception() for future in done):
-            self._stop_entering(order)
-        self._land(order, futures)
+        before = thread_ids()
+        with self._watching(watch, order):
+            # The watcher's thread is ours, and may run where it likes.
+            self._strangers_known |= thread_ids() - before
+            futures = self._launch(order)
+            done, waiting = wait(futures, timeout=seconds, return_when=FIRST_EXCEPTION)
+            if waiting and not any(future.exception() for future in done):
+                self._stop_entering(order)
+            self._land(order, futures)
         assert order.times is not None  # noqa: S101 - set above
         return order.times, order.limit
+
+    def _watching(self, watch: Watch | None, order: Order) -> AbstractContextManager[object]:
+        if watch is None:
+            return contextlib.nullcontext()
+        for node in self.nodes:
+            node.done = 0
+
+        def done() -> int:
+            return min(node.done for node in self.nodes)
+
+        def times(frame: int) -> list[list[int]]:
+            assert order.times is not None  # noqa: S101 - a run records
+            n = len(self.nodes)
+            return [
+                order.times[(frame * n + stage) * N_TIMES : (frame * n + stage + 1) * N_TIMES].tolist()
+                for stage in range(n)
+            ]
+
+        return watch(done, times)
 
     def _launch(
         self, order: Order, *, keeping: bool = False, available: int = MAX_FRAMES
@@ -506,6 +537,13 @@ class LaneRunner:
         computed = clock()
         engine.send(outputs)
         sent = clock()
+        # Stamps first: whoever sees the frame done may read them.
+        if order.times is not None:
+            at = (frame * len(self.nodes) + node.index) * N_TIMES
+            order.times[at] = received
+            order.times[at + 1] = computing
+            order.times[at + 2] = computed
+            order.times[at + 3] = sent
         node.taken = node.done = frame + 1
         if engine.holds_inputs:
             for unit in node.wakes_on_take:
@@ -515,12 +553,6 @@ class LaneRunner:
         if order.in_flight is not None:
             for unit in node.wakes_entering:
                 unit.wake()
-        if order.times is not None:
-            at = (frame * len(self.nodes) + node.index) * N_TIMES
-            order.times[at] = received
-            order.times[at + 1] = computing
-            order.times[at + 2] = computed
-            order.times[at + 3] = sent
         if status is not None:
             status[2 * node.index + 1] = frame + 1
 

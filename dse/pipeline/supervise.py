@@ -81,6 +81,8 @@ class Pipeline:
         (compiled, and the interpreter for stages that the C API refuses).
     stall_s
         A lane in which nothing moves for this long (and for ten times its slowest stage) is stuck.
+    annotate
+        Abstract socket of a Streamline daemon (``streamline.ADDRESS``) that is told what ``run`` does.
 
     Raises
     ------
@@ -98,6 +100,7 @@ class Pipeline:
         queue_depth: int = 2,
         engine: str = "auto",
         stall_s: float = STALL_S,
+        annotate: str = "",
     ) -> None:
         self.plan = plan
         if frames is None:
@@ -106,6 +109,7 @@ class Pipeline:
         self._queue_depth = queue_depth
         self._engine = engine
         self._stall_s = stall_s
+        self._annotate = annotate
         self._children: list[Child] = []
         self._status: list[memoryview] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -393,6 +397,7 @@ class Pipeline:
                 "status": str(status),
                 "queue_depth": self._queue_depth,
                 "engine": self._engine,
+                "annotate": self._annotate,
             }
             answer = self._ask([None] * lane + [request], BUILD_TIMEOUT_S, "building the stages")[lane]
             self.slowest_ns = max(self.slowest_ns, *answer["first_invoke_ns"])

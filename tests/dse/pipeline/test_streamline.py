@@ -1,0 +1,184 @@
+"""Annotations as a daemon sees them: a listener on an abstract socket decodes every message."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dse.errors import DeviceError
+from dse.pipeline.streamline import LaneShape, colour, counter, frame_messages, leb128, message
+from dse.pipeline.supervise import Pipeline
+
+
+class Reader:
+    """Takes a message apart, independently of the writer."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._at = 0
+
+    def integer(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._payload[self._at]
+            self._at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value - (1 << shift) if byte & 0x40 else value
+
+    def colour(self) -> bytes:
+        found = self._payload[self._at : self._at + 4]
+        assert found[3] == 0x1B
+        self._at += 4
+        return found
+
+    def rest(self) -> str:
+        return self._payload[self._at :].decode()
+
+
+def split(data: bytes) -> list[tuple[int, bytes]]:
+    found, at = [], 0
+    while at < len(data):
+        kind, size = struct.unpack_from("<BI", data, at)
+        found.append((kind, data[at + 5 : at + 5 + size]))
+        at += 5 + size
+    assert at == len(data)
+    return found
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1))
+def test_integers_are_signed_leb128_of_the_least_length(value):
+    data = leb128(value)
+    assert Reader(data).integer() == value
+    assert len(data) == 1 or not -(1 << (7 * len(data) - 8)) <= value < 1 << (7 * len(data) - 8)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [(0, "00"), (-1, "7f"), (63, "3f"), (64, "c000"), (-64, "40"), (-65, "bf7f"), (624485, "e58e26")],
+)
+def test_integers_as_published_examples_write_them(value, data):
+    assert leb128(value).hex() == data
+
+
+def test_a_message_has_type_length_and_payload():
+    assert message(0x02, 5, colour(0x0A141E), "hi").hex() == "02" + "07000000" + "05" + "0a141e1b" + "6869"
+
+
+def test_a_counter_says_what_it_is():
+    ((kind, payload),) = split(counter(7, "pipeline", "throughput", "frames/s", 0x4477AA))
+    assert kind == 0x08
+    reader = Reader(payload)
+    assert reader.integer() == 7
+    flags = [reader.integer() for _ in range(11)]
+    assert flags[9] == 0, "no activities"
+    reader.colour()
+    assert reader.rest().split("\0") == ["pipeline", "throughput", "frames/s", "pipeline: throughput"]
+
+
+DIAMOND = LaneShape(3, ("a", "b", "c"), ((), (0,), (0, 1)), ((0, 2), (1,)), ("cores 0", "cores 1"))
+
+
+def test_jobs_of_a_frame_depend_on_each_other_as_the_stages_do():
+    times = [[10, 11, 19, 20], [20, 21, 29, 30], [30, 31, 39, 40]]
+    jobs = []
+    for kind, payload in split(frame_messages(DIAMOND, 5, times, 1000)):
+        if kind != 0x0C:
+            continue
+        reader = Reader(payload)
+        view, job, track, start, duration = (reader.integer() for _ in range(5))
+        reader.colour()
+        primary = reader.integer()
+        depends = [reader.integer() for _ in range(reader.integer())]
+        jobs.append((view, job, track, start, duration, primary, depends, reader.rest()))
+    assert jobs == [
+        (3, 15, 0, 1010, 10, -1, [], "a, frame 5"),
+        (3, 16, 1, 1020, 10, 15, [15], "b, frame 5"),
+        (3, 17, 0, 1030, 10, 16, [15, 16], "c, frame 5"),
+    ]
+
+
+class Listener:
+    """Stands in for the daemon: accepts connections and keeps what comes."""
+
+    def __init__(self) -> None:
+        self.address = f"dse-test-{os.getpid()}-{id(self)}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(f"\0{self.address}")
+        self._socket.listen()
+        self.streams: list[bytes] = []
+        self._readers: list[threading.Thread] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            reader = threading.Thread(target=self._read, args=(connection,))
+            reader.start()
+            self._readers.append(reader)
+
+    def _read(self, connection: socket.socket) -> None:
+        data = b""
+        while chunk := connection.recv(1 << 16):
+            data += chunk
+        connection.close()
+        self.streams.append(data)
+
+    def close(self) -> list[bytes]:
+        for reader in self._readers:
+            reader.join(10)
+        self._socket.close()
+        return self.streams
+
+
+def test_a_running_pipeline_annotates_every_frame_of_every_stage(tiny, cores):
+    listener = Listener()
+    plan = tiny.plan([tiny.whole((cores[0],))], [tiny.stage(n, (cores[1],)) for n in range(3)])
+    with Pipeline(plan, tiny.frames(2), annotate=listener.address) as pipeline:
+        pids = pipeline.pids
+        runs = pipeline.run(n_frames=100)
+    streams = listener.close()
+    assert len(streams) == 2
+    seen_pids = set()
+    for data in streams:
+        assert data.startswith(b"ANNOTATE 5\n")
+        _tid, pid, flag = struct.unpack_from("<IIB", data, 11)
+        seen_pids.add(pid)
+        assert flag == 0
+        messages = split(data[20:])
+        lane = pids.index(pid)
+        n_stages = len(plan.lanes[lane].stages)
+        kinds = Counter(kind for kind, _ in messages)
+        assert kinds[0x0C] == 100 * n_stages == kinds[0x02] == kinds[0x01]
+        assert kinds[0x03] == n_stages
+        assert (kinds[0x04], kinds[0x0D], kinds[0x08]) == (1, 1, 1)
+        assert kinds[0x0B] == len(plan.lanes[lane].units)
+        assert kinds[0x09] >= 1
+        durations = []
+        for kind, payload in messages:
+            if kind == 0x0C:
+                reader = Reader(payload)
+                durations.append([reader.integer() for _ in range(5)][4])
+        stamps = runs[lane].stamps
+        assert durations == (stamps[:, :, 3] - stamps[:, :, 0]).ravel().tolist()
+    assert seen_pids == set(pids)
+
+
+def test_nobody_listens(tiny, cores):
+    plan = tiny.plan([tiny.whole((cores[0],))])
+    with (
+        Pipeline(plan, tiny.frames(1), annotate="dse-nobody") as pipeline,
+        pytest.raises(DeviceError, match=r"nobody listens on the abstract socket 'dse-nobody'.*start gatord"),
+    ):
+        pipeline.run(n_frames=5)
