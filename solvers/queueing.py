@@ -77,8 +77,7 @@ class Trace:
     @property
     def departures(self) -> Times:
         """When each frame has left the last of its stages."""
-        latest: Times = np.maximum.reduce(self.finishes)
-        return latest
+        return np.array(self.finishes).max(axis=0)  # type: ignore[no-any-return]
 
     def handed_over(self, node: int, consumer: int, room: int | None) -> Times:
         """When each frame entered the queue between two nodes."""
@@ -186,7 +185,7 @@ def run_recurrences(
                 if frame >= room and taken[frame - room] > release:
                     release = taken[frame - room]
             free[node] = release
-    return Trace(_arrays(starts, np.int64), _arrays(finishes, np.int64))
+    return Trace(_arrays(starts), _arrays(finishes))
 
 
 def _run_unlimited(network: Network, times: Sequence[IntArray], arrivals: IntArray) -> Trace:
@@ -194,7 +193,7 @@ def _run_unlimited(network: Network, times: Sequence[IntArray], arrivals: IntArr
     starts: list[IntArray] = []
     finishes: list[IntArray] = []
     for node, origins in enumerate(network.producers):
-        ready = arrivals
+        ready: IntArray = arrivals
         for origin in origins:
             ready = np.maximum(ready, finishes[origin])
         spent = np.cumsum(times[node]) - times[node]  # by earlier frames
@@ -204,8 +203,10 @@ def _run_unlimited(network: Network, times: Sequence[IntArray], arrivals: IntArr
     return Trace(tuple(starts), tuple(finishes))
 
 
-def _arrays(rows: Sequence[Sequence[float]], kind: type[np.int64] | type[np.float64]) -> tuple[Times, ...]:
-    return tuple(np.array(row, kind) for row in rows)
+def _arrays(rows: Sequence[Sequence[float]], whole: bool = True) -> tuple[Times, ...]:
+    if whole:
+        return tuple(np.array(row, np.int64) for row in rows)
+    return tuple(np.array(row, np.float64) for row in rows)
 
 
 @dataclass(slots=True)
@@ -297,11 +298,11 @@ class EventSimulation:
                 done == len(rows) for done, rows in zip(self._departed, self._arrivals)
             ):
                 break
-        kind = np.int64 if self._contention is None else np.float64
+        whole = self._contention is None
         return [
             Trace(
-                _arrays([row[:done] for row in starts], kind),
-                _arrays([row[:done] for row in finishes], kind),
+                _arrays([row[:done] for row in starts], whole),
+                _arrays([row[:done] for row in finishes], whole),
             )
             for starts, finishes, done in zip(self._starts, self._finishes, self._departed)
         ]
