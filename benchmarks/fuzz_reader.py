@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dse.errors import CutError, ModelError
-from dse.flatbuffer.cut import possible_cuts, split
+from dse.flatbuffer.cut import possible_cuts, split, stages_at
 from dse.flatbuffer.encode import encode, encode_tables
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import model_from_bytes
@@ -208,7 +208,7 @@ def try_file(data: bytes) -> None:
     positions = possible_cuts(graph)
     if positions:
         middle = positions[len(positions) // 2]
-        split(file, graph, [range(middle), range(middle, len(graph.layers))])
+        split(file, graph, stages_at(graph, [middle]))
 
 
 def run_seed(bases: list[Base], seed: int, tally: Tally) -> None:

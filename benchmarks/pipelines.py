@@ -12,7 +12,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from dse.files import write_json
 from dse.flatbuffer import records
-from dse.flatbuffer.cut import possible_cuts, split
+from dse.flatbuffer.cut import possible_cuts, split, stages_at
 from dse.flatbuffer.encode import encode
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
@@ -73,11 +72,8 @@ def plans(
             if n_stages > len(cores) or len(positions) < n_stages:
                 continue
             chosen = [positions[len(positions) * k // n_stages] for k in range(1, n_stages)]
-            borders = [0, *chosen, len(graph.layers)]
             stages = []
-            for number, part in enumerate(
-                split(file, graph, [range(*pair) for pair in pairwise(borders)]).stages
-            ):
+            for number, part in enumerate(split(file, graph, stages_at(graph, chosen)).stages):
                 target = folder / f"{path.stem}-{n_stages}-{number}.tflite"
                 target.write_bytes(part.data)
                 ins, outs = (

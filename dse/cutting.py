@@ -11,6 +11,7 @@ from typing import Any
 
 from dse.errors import CutError, InputError
 from dse.files import write_json
+from dse.flatbuffer.cut import stages_at
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.graph import LayerGraph
@@ -100,11 +101,14 @@ def _lane_of_cuts(graph: LayerGraph, at: Sequence[str]) -> PlacedLane:
             )
         cuts.add(found[0] + 1)
     borders = [0, *sorted(cuts), n_layers]
+    stages = stages_at(graph, sorted(cuts))
+    if any(border - 1 not in stage for border, stage in zip(borders[1:], stages, strict=True)):
+        # A named layer would have to move behind its own cut: let the plain cut say why.
+        stages = tuple(tuple(range(first, last)) for first, last in pairwise(borders))
     core = min(os.sched_getaffinity(0))
     return PlacedLane(
         tuple(
-            PlacedStage(f"stage{number}", tuple(range(first, last)), "cpu", 1, (core,))
-            for number, (first, last) in enumerate(pairwise(borders))
+            PlacedStage(f"stage{number}", layers, "cpu", 1, (core,)) for number, layers in enumerate(stages)
         )
     )
 

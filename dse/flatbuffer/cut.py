@@ -9,6 +9,7 @@ from dse.errors import CutError
 from dse.flatbuffer.encode import encode
 from dse.flatbuffer.extraction import minimal_model
 from dse.flatbuffer.manifest import manifest
+from dse.flatbuffer.positions import group_members, possible_cuts, stages_at
 from dse.flatbuffer.reader import ModelFile
 from dse.flatbuffer.stages import SplitModel, StageModel, StageTensor
 from dse.graph import LayerGraph
@@ -24,6 +25,7 @@ __all__ = [
     "manifest",
     "possible_cuts",
     "split",
+    "stages_at",
     "tensor_names",
 ]
 
@@ -34,6 +36,7 @@ COMPILED_OPERATORS = {
     "CUSTOM:DISPATCH_OP": "an accelerator, ahead of time",
 }
 _N_NEAREST = 2
+_MAX_NAME = 48
 
 
 def extract(
@@ -148,24 +151,6 @@ def tensor_names(graph: LayerGraph) -> dict[int, str]:
     }
 
 
-def possible_cuts(graph: LayerGraph) -> tuple[int, ...]:
-    """Return the positions of the execution order where a cut parts no shared state.
-
-    Position ``p`` lies before layer ``p``; 0 and the number of layers are left out.
-    """
-    last: dict[int, int] = {}
-    for layer in graph.layers:
-        if layer.group is not None:
-            last[layer.group] = layer.index
-    found, reach = [], -1
-    for position in range(1, len(graph.layers)):
-        group = graph.layers[position - 1].group
-        reach = max(reach, position - 1 if group is None else last[group])
-        if reach < position:
-            found.append(position)
-    return tuple(found)
-
-
 def check_cut(graph: LayerGraph, stages: Sequence[Sequence[int]]) -> None:
     """Check that stages can be made and run one after the other.
 
@@ -212,24 +197,17 @@ def _check_compiled(graph: LayerGraph) -> None:
             )
 
 
-def group_members(graph: LayerGraph) -> dict[int, list[int]]:
-    """Return the layers of each group."""
-    members: dict[int, list[int]] = {}
-    for layer in graph.layers:
-        if layer.group is not None:
-            members.setdefault(layer.group, []).append(layer.index)
-    return members
-
-
 def _check_groups(graph: LayerGraph, stage_of: dict[int, int]) -> None:
-    for group, layers in group_members(graph).items():
+    # The shortest reach first: readers of a wider one could often move, see ``positions``.
+    for group, layers in sorted(group_members(graph).items(), key=lambda item: item[1][-1] - item[1][0]):
         stages = sorted({stage_of[layer] for layer in layers})
         if len(stages) > 1:
             what = graph.shared[group] if group < len(graph.shared) else "state"
             listed = ", ".join(str(layer) for layer in layers)
+            border = min(layer for layer, stage in stage_of.items() if stage == stages[1])
             raise CutError(
                 f"layers {listed} share {what} and must be in one stage, but are in stages "
-                f"{', '.join(map(str, stages))}{_nearest(graph, min(layers) + 1, max(layers))}"
+                f"{', '.join(map(str, stages))}{_nearest(graph, border)}"
             )
 
 
@@ -261,14 +239,20 @@ def _check_order(graph: LayerGraph, stages: Sequence[Sequence[int]], stage_of: d
     )
 
 
-def _nearest(graph: LayerGraph, low: int, high: int) -> str:
+def _nearest(graph: LayerGraph, border: int) -> str:
     positions = possible_cuts(graph)
-    before = [position for position in positions if position < low][-_N_NEAREST:]
-    after = [position for position in positions if position > high][:_N_NEAREST]
+    before = [position for position in positions if position < border][-_N_NEAREST:]
+    after = [position for position in positions if position > border][:_N_NEAREST]
     if not before + after:
         return "; this model can not be cut at any position of its order"
-    words = [f"before layer {position} ({graph.layers[position].name!r})" for position in before + after]
+    words = [
+        f"before layer {position} ({_short(graph.layers[position].name)!r})" for position in before + after
+    ]
     return f"; the nearest possible cuts are {', '.join(words)}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 3] + "..."
 
 
 def _layers_text(graph: LayerGraph, layers: Sequence[int]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from dse.flatbuffer.cut import possible_cuts
+from dse.flatbuffer.positions import group_members, possible_cuts, stages_at
 from dse.graph import LayerGraph
 
 
@@ -27,7 +28,8 @@ class CutCost:
     macs
         Multiply-accumulates before the cut, of the layers whose formula is known.
     possible
-        False when layers on both sides share state.
+        False when layers on both sides share state, even after moving those behind the cut that only
+        layers behind it need (see ``positions``); then the numbers are of the plain cut.
     """
 
     position: int
@@ -40,12 +42,26 @@ class CutCost:
 
 
 def cut_costs(graph: LayerGraph) -> tuple[CutCost, ...]:
-    """Return the cost of every cut between two neighbouring layers, in order; one linear pass."""
+    """Return the cost of every cut between two neighbouring layers, in order.
+
+    Notes
+    -----
+    One linear pass; positions where layers move behind the cut are worked out one by one.
+    """
     allowed = set(possible_cuts(graph))
+    groups = group_members(graph).values()
+    return tuple(
+        _moved_cost(graph, cost)
+        if cost.position in allowed and any(g[0] < cost.position <= g[-1] for g in groups)
+        else replace(cost, possible=cost.position in allowed)
+        for cost in _plain_costs(graph)
+    )
+
+
+def _plain_costs(graph: LayerGraph) -> Iterator[CutCost]:
     last_use = {tensor: users[-1] for tensor, users in graph.consumers.items()}
     alive: dict[int, None] = {}
     constants: set[int] = set()
-    found = []
     weight_bytes = macs = n_bytes = 0
     for layer in graph.layers[:-1]:
         for tensor in layer.outputs:
@@ -61,18 +77,22 @@ def cut_costs(graph: LayerGraph) -> tuple[CutCost, ...]:
         weight_bytes += sum(graph.tensors[tensor].n_bytes for tensor in new)
         macs += layer.macs or 0
         position = layer.index + 1
-        found.append(
-            CutCost(
-                position=position,
-                layer=graph.layers[position].name,
-                tensors=tuple(alive),
-                n_bytes=n_bytes,
-                weight_bytes=weight_bytes,
-                macs=macs,
-                possible=position in allowed,
-            )
-        )
-    return tuple(found)
+        name = graph.layers[position].name
+        yield CutCost(position, name, tuple(alive), n_bytes, weight_bytes, macs, possible=True)
+
+
+def _moved_cost(graph: LayerGraph, cost: CutCost) -> CutCost:
+    before, after = stages_at(graph, [cost.position])
+    made = {tensor for layer in before for tensor in graph.layers[layer].outputs}
+    used = dict.fromkeys(tensor for layer in after for tensor in graph.layers[layer].inputs if tensor in made)
+    constants = {tensor for layer in before for tensor in graph.layers[layer].constants}
+    return replace(
+        cost,
+        tensors=tuple(used),
+        n_bytes=sum(graph.tensors[tensor].n_bytes for tensor in used),
+        weight_bytes=sum(graph.tensors[tensor].n_bytes for tensor in constants),
+        macs=sum(graph.layers[layer].macs or 0 for layer in before),
+    )
 
 
 def cheap_cuts(costs: tuple[CutCost, ...]) -> tuple[CutCost, ...]:

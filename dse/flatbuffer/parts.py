@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Sequence
 
 from dse.errors import CutError
-from dse.flatbuffer.cut import extract, group_members
+from dse.flatbuffer.cut import extract
+from dse.flatbuffer.positions import group_members
 from dse.flatbuffer.reader import ModelFile
 from dse.flatbuffer.stages import StageModel
 from dse.graph import LayerGraph

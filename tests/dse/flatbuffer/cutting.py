@@ -8,7 +8,7 @@ from itertools import pairwise
 import networkx
 from running import FLOAT_TOLERANCE, difference, moved
 
-from dse.flatbuffer.cut import extract, possible_cuts, split
+from dse.flatbuffer.cut import extract, possible_cuts, split, stages_at
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import model_from_bytes
 from dse.inputs import STYLES, make_frames
@@ -49,7 +49,7 @@ def check_positions(file, graph, runner, n):
     positions = possible_cuts(graph)
     assert positions
     for position in sample(positions, n):
-        pieces = split(file, graph, [range(position), range(position, len(graph.layers))])
+        pieces = split(file, graph, stages_at(graph, [position]))
         gap = difference(expected, runner.run_split(pieces, frames))
         assert gap <= tolerance(graph), f"{file.name} cut before layer {position}: differs by {gap}"
         worst = max(worst, gap)

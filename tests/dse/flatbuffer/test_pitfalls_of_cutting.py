@@ -10,7 +10,7 @@ from running import difference, moved
 from small_models import Draft, chain
 
 from dse.errors import CutError
-from dse.flatbuffer.cut import check_cut, extract, possible_cuts, split
+from dse.flatbuffer.cut import check_cut, extract, possible_cuts, split, stages_at
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.manifest import manifest
 from dse.flatbuffer.reader import model_from_bytes
@@ -28,7 +28,7 @@ from dse.inputs import make_frames
 
 
 def halves(file, graph, position):
-    return split(file, graph, [range(position), range(position, len(graph.layers))])
+    return split(file, graph, stages_at(graph, [position]))
 
 
 def check_all_positions(file, runner, *, n_frames=2, positions=None):

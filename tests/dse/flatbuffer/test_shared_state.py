@@ -6,7 +6,7 @@ import pytest
 from small_models import Draft
 
 from dse.errors import CutError
-from dse.flatbuffer.cut import extract, possible_cuts, split
+from dse.flatbuffer.cut import check_cut, extract, possible_cuts, split, stages_at
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import model_from_bytes
 from dse.flatbuffer.state import is_initialiser, operator_effects
@@ -183,3 +183,50 @@ def test_different_state_makes_different_groups():
     graph = build_graph(draft.file())
     assert [layer.group for layer in graph.layers] == [0, None, 0, 1, None, 1]
     assert graph.shared == ("variable 'a'", "variable 'b'")
+
+
+def streaming_graph(n=4):
+    """All variables are read first and written where they are used, as converters do."""
+    draft = Draft()
+    main = draft.main
+    at = main.tensor("x", (1, 2))
+    main.inputs = (at,)
+    handles = [handle(main, f"v{number}") for number in range(n)]
+    old = [read(main, h, f"old{number}") for number, h in enumerate(handles)]
+    for number in range(n):
+        at = main.elementwise("ADD", (at, old[number]), f"sum{number}", "AddOptions")
+        assign(main, handles[number], at)
+        at = main.elementwise("NEG", (at,), f"neg{number}", "NegOptions")
+    main.outputs = (at,)
+    return build_graph(draft.file())
+
+
+def test_readers_that_only_later_layers_need_move_behind_the_cut():
+    graph = streaming_graph(3)
+    names = [layer.op[:4] for layer in graph.layers]
+    assert names == ["READ"] * 3 + ["ADD", "ASSI", "NEG"] * 3
+    # Before the first sum only readers stand; between a sum and its write nothing can be cut.
+    assert possible_cuts(graph) == (5, 6, 8, 9, 11)
+    assert stages_at(graph, [6, 9]) == ((0, 3, 4, 5), (1, 6, 7, 8), (2, 9, 10, 11))
+    check_cut(graph, stages_at(graph, [6, 9]))
+    with pytest.raises(
+        CutError,
+        match=r"share variable 'v1'.* are before layer 5 .*before layer 6 .*before layer 8 .*before layer 9",
+    ):
+        check_cut(graph, [range(7), range(7, 12)])
+
+
+def test_moving_is_the_least_that_is_needed():
+    graph = streaming_graph(4)
+    n = len(graph.layers)
+    for position in range(1, n):
+        before, after = stages_at(graph, [position])
+        assert sorted(before + after) == list(range(n))
+        assert set(range(position, n)) <= set(after)
+        if before:
+            check_cut(graph, [before, after])
+        moved = [layer for layer in after if layer < position]
+        for layer in moved:  # none of them could have stayed alone
+            members = [m.index for m in graph.layers if m.group == graph.layers[layer].group is not None]
+            needed = {graph.producer.get(tensor) for tensor in graph.layers[layer].inputs}
+            assert set(members) & set(after) - {layer} or needed & set(after)

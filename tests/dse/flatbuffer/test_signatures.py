@@ -7,7 +7,7 @@ import pytest
 from running import difference
 
 from dse.errors import CutError
-from dse.flatbuffer.cut import possible_cuts, split
+from dse.flatbuffer.cut import possible_cuts, split, stages_at
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
 from dse.flatbuffer.signatures import choose_signature, main_signatures, needs_choice
@@ -52,5 +52,5 @@ def test_another_one_becomes_the_main_one(file, runner, tmp_path):
     again = runner.run(copy.path, [frames[0]] * 2)
     assert not np.array_equal(again[0][0], again[1][0])
     for position in possible_cuts(graph):
-        pieces = split(train, graph, [range(position), range(position, len(graph.layers))])
+        pieces = split(train, graph, stages_at(graph, [position]))
         assert difference(expected, runner.run_split(pieces, frames)) == 0
