@@ -30,8 +30,9 @@ from dse.devices.serving import serve
 from dse.errors import AffinityError, DeviceError, DseError, InputError, RuntimeRefusedError
 from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import ENGINES, Array
+from dse.pipeline.nodes import N_TIMES, StageFailedError
 from dse.pipeline.plan import PipelinePlan
-from dse.pipeline.runner import N_TIMES, LaneRunner, StageFailedError, Watch
+from dse.pipeline.runner import LaneRunner, Watch
 from dse.pipeline.shared import map_slots
 from dse.pipeline.stream import END, FRAME
 from dse.pipeline.streamline import Emitter, LaneShape
@@ -87,7 +88,7 @@ class _Lane:
             status=_status(Path(request["status"]), len(lane.stages)),
         )
         return {
-            "engines": [node.engine.kind for node in self._runner.nodes],
+            "engines": list(self._runner.engines),
             "first_invoke_ns": list(self._runner.first_invoke_ns),
             "threads": _threads(self._runner.affinity),
             "before": before,
@@ -125,7 +126,7 @@ class _Lane:
             start_ns=request.get("start_ns"),
             watch=self._annotations() if self._annotate else None,
         )
-        n_stages = len(self.runner.nodes)
+        n_stages = self.runner.n_stages
         stamps = np.frombuffer(times, np.int64, n_frames * n_stages * N_TIMES)
         np.save(Path(request["path"]), stamps.reshape(n_frames, n_stages, N_TIMES), allow_pickle=False)
         return {"n_frames": n_frames, "threads": _threads(self.runner.check_affinity()), **_memory()}

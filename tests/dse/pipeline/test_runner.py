@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dse.errors import AffinityError
+from dse.pipeline.nodes import StageFailedError
 from dse.pipeline.plan import LanePlan, Port, StagePlan
-from dse.pipeline.runner import LaneRunner, StageFailedError
+from dse.pipeline.runner import LaneRunner
 
 CORES = sorted(os.sched_getaffinity(0))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dse.errors import DeviceError
-from dse.pipeline.runner import _ring_length
+from dse.pipeline.network import ring_length
 from dse.pipeline.timeline import Percentiles, lane_times
 
 
@@ -89,4 +89,4 @@ def test_rings_grow_with_the_stages_that_a_tensor_skips(tiny):
     plan = tiny.chain(0, 0, 0)
     lane = plan.lanes[0]
     # Stage 0 feeds stage 1 (one hop) and stage 2 (two hops); stage 2 feeds the sink.
-    assert [_ring_length(lane, plan.outputs, n, 3) for n in range(3)] == [3 * 2 + 2, 3 + 2, 3 + 2]
+    assert [ring_length(lane, plan.outputs, n, 3) for n in range(3)] == [3 * 2 + 2, 3 + 2, 3 + 2]

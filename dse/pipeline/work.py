@@ -1,0 +1,116 @@
+"""The loop of a lane's threads: take the oldest frame that can go on, run its stage, tell the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dse.pipeline.network import Network
+from dse.pipeline.nodes import N_TIMES, Order, StageFailedError, StageNode, Unit
+
+
+def worker(network: Network, unit: Unit, order: Order, status: memoryview | None) -> Callable[[], None]:
+    """Return what a thread does for an order; see ``LaneRunner`` for ``status``."""
+
+    def work() -> None:
+        while not order.stopped:
+            ready = [node for node in unit.stages if network.ready(node, order)]
+            if ready:
+                # The oldest frame first: it drains before new ones fill, and no stage starves.
+                node = min(ready, key=_frame_of)
+                frame = node.done
+                try:
+                    _step(network, node, order, status)
+                except Exception as error:
+                    raise StageFailedError(
+                        f"{node.plan.name} failed on frame {frame}: {type(error).__name__}: {error}"
+                    ) from error
+            elif all(node.done >= order.limit for node in unit.stages):
+                return
+            else:
+                _rest(network, unit, order)
+
+    return work
+
+
+def first_invocation(node: StageNode) -> int:
+    """Run a stage on frame 0 of the stages before: allocates, packs weights, starts threads.
+
+    Returns
+    -------
+    int
+        Time in the runtime, in nanoseconds.
+
+    Raises
+    ------
+    StageFailedError
+        It raised.
+    """
+    inputs = [made.slots[0][position] for made, position in node.feeds]
+    try:
+        node.engine.receive(inputs)
+        begin = time.monotonic_ns()
+        node.engine.compute(node.slots[0])
+        end = time.monotonic_ns()
+        node.engine.send(node.slots[0])
+    except Exception as error:
+        raise StageFailedError(
+            f"{node.plan.name} failed on its first frame: {type(error).__name__}: {error}"
+        ) from error
+    return end - begin
+
+
+def _step(network: Network, node: StageNode, order: Order, status: memoryview | None) -> None:
+    """Run a stage on its next frame."""
+    clock = time.monotonic_ns
+    frame = node.done
+    node.begun = frame + 1
+    if status is not None:
+        status[2 * node.index] = frame + 1
+    engine = node.engine
+    outputs = node.slots[frame % node.n_slots]
+    received = clock()
+    engine.receive([made.slots[frame % made.n_slots][position] for made, position in node.feeds])
+    if not engine.holds_inputs:
+        node.taken = frame + 1
+        for unit in node.wakes_on_take:
+            unit.wake()
+    computing = clock()
+    engine.compute(outputs)
+    computed = clock()
+    engine.send(outputs)
+    sent = clock()
+    # Stamps first: whoever sees the frame done may read them.
+    if order.times is not None:
+        at = (frame * len(network.nodes) + node.index) * N_TIMES
+        order.times[at] = received
+        order.times[at + 1] = computing
+        order.times[at + 2] = computed
+        order.times[at + 3] = sent
+    node.taken = node.done = frame + 1
+    if engine.holds_inputs:
+        for unit in node.wakes_on_take:
+            unit.wake()
+    for waiter in node.wakes_on_done:
+        waiter.wake()
+    if order.in_flight is not None:
+        for unit in node.wakes_entering:
+            unit.wake()
+    if status is not None:
+        status[2 * node.index + 1] = frame + 1
+
+
+def _frame_of(node: StageNode) -> int:
+    return node.done
+
+
+def _rest(network: Network, unit: Unit, order: Order) -> None:
+    """Sleep until somebody wakes the unit; looks once more after saying that it sleeps."""
+    unit.idle = True
+    if not (
+        order.stopped
+        or any(network.ready(node, order) for node in unit.stages)
+        or all(node.done >= order.limit for node in unit.stages)
+    ):
+        unit.gate.get()
+    unit.idle = False
