@@ -26,6 +26,9 @@ def choose(plans: Sequence[PlanResult], goal: Goal = "throughput") -> int:
     """
     feasible = [number for number, plan in enumerate(plans) if plan.feasible]
     measured = [number for number in feasible if plans[number].measured]
+    # Only plans of one round were measured side by side; the best of the earlier ones are among them.
+    last = max((plans[number].round for number in measured), default=1)
+    measured = [number for number in measured if plans[number].round == last]
     return max(measured or feasible, key=lambda number: merit(plans[number], goal))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from dse.files import write_bytes, write_json
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.graph import LayerGraph
-from dse.measuring import Measurements, check_and_measure
-from dse.planning import Planner, check_solver, find_plans, is_numbered
+from dse.measuring import Measurements, Trial
+from dse.planning import Planner, check_solver, find_plans, search_limits
 from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins
 from dse.profiling.analytic import predict as predict_costs
@@ -28,10 +27,11 @@ from dse.progress import Progress, SilentProgress
 from dse.record import write_failure, write_inputs, write_measurements, write_result
 from dse.reports.html import write_report
 from dse.results import PlanResult, Proof, RunResult
+from dse.rounds import Outcome, measure_in_rounds
 from dse.run_folder import LoggedProgress, RunFolder
 from dse.staging import Stager
 from dse.zoo.registry import build_file
-from solvers.problem import Goal, Limits, Objective, Problem
+from solvers.problem import Goal, Objective, Problem
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,13 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         write_inputs(folder.path, experiment, subject.platform)
         costs = find_costs(subject, progress)
         write_json(folder.path / "costs.json", costs.to_json())
-        proof, plans = search_plans(subject, costs, progress)
+        planner, proof, plans = search_plans(subject, costs, progress)
         stager = Stager(subject.file, graph, folder.work / "stages")
-        notes: tuple[str, ...] = ()
-        check = ""
+        outcome = Outcome(proof, plans)
         if subject.measures:
-            wanted = _worth_measuring(plans, experiment)
-            plans, check, notes = check_and_measure(
-                subject.file, graph, stager, plans, wanted, experiment, measurements, progress
-            )
-        result = conclude(subject, costs, proof, plans, check, notes)
+            trial = Trial(experiment, subject.file, graph, stager, measurements, progress)
+            outcome = measure_in_rounds(trial, planner, proof, plans)
+        result = conclude(subject, costs, outcome)
         files = _keep_stages(folder, stager, result)
         write_result(folder.path, result, files)
         write_measurements(folder.path, measurements.all)
@@ -203,46 +200,24 @@ def make_problem(
 
 def search_plans(
     subject: Subject, costs: CostTable, progress: Progress
-) -> tuple[Proof, tuple[PlanResult, ...]]:
+) -> tuple[Planner, Proof, tuple[PlanResult, ...]]:
     """Search exactly, and gather baselines and alternatives."""
     search = subject.experiment.search
     problem, slots, pins = make_problem(subject, costs)
     planner = Planner(problem, subject.platform, slots, pins)
-    workers = len(os.sched_getaffinity(0))
-    limits = Limits(time_s=search.time_s, workers=workers, seed=subject.experiment.seed)
     with progress.task("searching", 1) as task:
+        limits = search_limits(subject.experiment)
         proof, plans = find_plans(planner, search.solver, limits, search.candidates)
         task.advance()
-    return proof, plans
+    return planner, proof, plans
 
 
-def _worth_measuring(plans: Sequence[PlanResult], experiment: Experiment) -> tuple[PlanResult, ...]:
-    """Return the K best different plans that were searched for, and the baselines.
-
-    Baselines are run even where they break a wish of the user: they are what the answer is
-    compared with.
-    """
-    searched = [plan for plan in plans if plan.feasible and plan.role != "baseline"]
-    wanted = {id(plan) for plan in searched[: experiment.search.candidates]}
-    if experiment.measure.baselines:
-        wanted |= {id(plan) for plan in plans if not is_numbered(plan)}
-    elif not wanted:
-        wanted = {id(plan) for plan in plans if plan.feasible}
-    return tuple(plan for plan in plans if id(plan) in wanted)
-
-
-def conclude(
-    subject: Subject,
-    costs: CostTable,
-    proof: Proof,
-    plans: Sequence[PlanResult],
-    check: str,
-    notes: Sequence[str],
-) -> RunResult:
+def conclude(subject: Subject, costs: CostTable, outcome: Outcome) -> RunResult:
     """Choose the answer and say why."""
     goal = subject.experiment.search.goal
+    plans = outcome.plans
     winner = choose(plans, goal)
-    warnings = list(subject.file.warnings) + list(notes)
+    warnings = list(subject.file.warnings) + list(outcome.warnings)
     if subject.platform.emulated:
         warnings.append("The unlike cores of this platform are emulated.")
     if not costs.measured:
@@ -251,13 +226,14 @@ def conclude(
         graph=subject.graph,
         platform=subject.platform,
         costs=costs,
-        proof=proof,
-        plans=tuple(plans),
+        proof=outcome.proof,
+        plans=plans,
         winner=winner,
         reason=explain(plans, winner, subject.platform, pinned=bool(subject.experiment.pins), goal=goal),
         warnings=(*warnings, *disagreements(plans, winner, goal)),
-        output_check=check,
+        output_check=outcome.check,
         goal=goal,
+        rounds=outcome.rounds,
     )
 
 
@@ -296,5 +272,5 @@ def search(experiment: Experiment, progress: Progress | None = None) -> RunResul
     with tempfile.TemporaryDirectory(prefix="dse-search-") as work:
         subject = load(experiment, Path(work))
         costs = find_costs(subject, progress)
-        proof, plans = search_plans(subject, costs, progress)
-        return conclude(subject, costs, proof, plans, "", ())
+        _, proof, plans = search_plans(subject, costs, progress)
+        return conclude(subject, costs, Outcome(proof, plans))

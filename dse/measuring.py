@@ -14,9 +14,10 @@ from dse.pipeline.plan import PipelinePlan
 from dse.progress import Progress
 from dse.results import Measured, PlanResult, StageNumbers
 from dse.staging import Stager
-from dse.validation import check_outputs, moving_frames
+from dse.validation import OutputCheck, check_outputs, moving_frames
 
 N_FRAMES = 4
+_UNMOVED = "No input was found that moves the model's outputs: the check of outputs says little."
 
 
 @dataclass
@@ -35,74 +36,95 @@ class Measurements:
         return tuple(self.by_plan.values())
 
 
-def check_and_measure(
-    file: ModelFile,
-    graph: LayerGraph,
-    stager: Stager,
-    plans: Sequence[PlanResult],
-    wanted: Sequence[PlanResult],
-    experiment: Experiment,
-    measurements: Measurements,
-    progress: Progress,
-) -> tuple[tuple[PlanResult, ...], str, tuple[str, ...]]:
-    """Cut, check that split equals whole, and measure the wanted plans interleaved.
+@dataclass
+class Trial:
+    """Runs plans of one experiment: cuts, checks outputs, measures.
 
-    Returns
-    -------
-    plans, check, warnings
-        All plans, the wanted ones with their measurements; one line on the output check; warnings.
-
-    Raises
-    ------
-    MismatchError
-        A plan's stages do not give the whole model's outputs.
-    DeviceError
-        A plan could not be run; names the plan, lane and stage.
+    Parameters
+    ----------
+    experiment, file, graph
+        What is run.
+    stager
+        Writes stage files.
+    measurements
+        Collects what was measured, also when the work is interrupted.
+    progress
+        Told about everything.
     """
-    pipelines = {plan.name: stager.pipeline(plan) for plan in wanted}
-    frames, moved = moving_frames(file.path, graph, next(iter(pipelines.values())), N_FRAMES, experiment.seed)
-    warnings = (
-        ()
-        if moved
-        else ("No input was found that moves the model's outputs: the check of outputs says little.",)
-    )
-    check = _check(file, list(pipelines.values()), frames, progress)
-    options = MeasureOptions(
-        repeats=experiment.measure.repeats,
-        seconds=experiment.measure.seconds,
-        seed=experiment.seed,
-        extra_repeats=1,
-        queue_depth=experiment.search.queue_depth,
-    )
-    found = measure_plans(list(pipelines.values()), frames, options, progress, measurements.keep)
-    by_name = {measurement.plan: measurement for measurement in found}
-    return (
-        tuple(attach(plan, by_name[plan.name]) if plan.name in by_name else plan for plan in plans),
-        check,
-        warnings,
-    )
 
+    experiment: Experiment
+    file: ModelFile
+    graph: LayerGraph
+    stager: Stager
+    measurements: Measurements
+    progress: Progress
+    warnings: tuple[str, ...] = ()
+    _frames: tuple[Frame, ...] = ()
+    _checked: dict[object, OutputCheck] = field(default_factory=dict)
 
-def _check(
-    file: ModelFile, pipelines: Sequence[PipelinePlan], frames: Sequence[Frame], progress: Progress
-) -> str:
-    """Check every distinct way of cutting once; return one line about the worst."""
-    cut: dict[object, PipelinePlan] = {}
-    for pipeline in pipelines:
-        for lane in pipeline.lanes:
-            if len(lane.stages) > 1:
+    def measure(self, plans: Sequence[PlanResult], number: int = 1) -> tuple[PlanResult, ...]:
+        """Measure plans side by side; returns them with their figures, in the same order.
+
+        Parameters
+        ----------
+        number
+            Of the round.
+
+        Raises
+        ------
+        MismatchError
+            A plan's stages do not give the whole model's outputs.
+        DeviceError
+            A plan could not be run; names the plan, lane and stage.
+        """
+        pipelines = [self.stager.pipeline(plan) for plan in plans]
+        if not self._frames:
+            self._frames, moved = moving_frames(
+                self.file.path, self.graph, pipelines[0], N_FRAMES, self.experiment.seed
+            )
+            if not moved:
+                self.warnings = (*self.warnings, _UNMOVED)
+        self._check(pipelines)
+        settings = self.experiment.measure
+        options = MeasureOptions(
+            repeats=settings.repeats,
+            seconds=settings.seconds,
+            seed=self.experiment.seed + number - 1,
+            extra_repeats=1,
+            queue_depth=self.experiment.search.queue_depth,
+        )
+        found = measure_plans(pipelines, self._frames, options, self.progress, self.measurements.keep)
+        return tuple(
+            replace(attach(plan, measurement), round=number)
+            for plan, measurement in zip(plans, found, strict=True)
+        )
+
+    def measurement(self, plan: PlanResult) -> PlanMeasurement:
+        """Return the latest measurement of a plan."""
+        return self.measurements.by_plan[plan.name]
+
+    @property
+    def check_text(self) -> str:
+        """One line on the worst comparison of split and whole; empty when nothing was cut."""
+        if not self._checked:
+            return ""
+        worst = min(self._checked.values(), key=lambda check: (check.bit_equal, str(check)))
+        return f"{len(self._checked)} way{'s' if len(self._checked) > 1 else ''} of cutting checked: {worst}"
+
+    def _check(self, pipelines: Sequence[PipelinePlan]) -> None:
+        """Check every way of cutting that was not checked before."""
+        new: dict[object, PipelinePlan] = {}
+        for pipeline in pipelines:
+            for lane in pipeline.lanes:
                 key = tuple((stage.model_path, stage.threads) for stage in lane.stages)
-                cut.setdefault(key, replace(pipeline, lanes=(lane,)))
-    if not cut:
-        return ""
-    lines = []
-    with progress.task("checking outputs", len(cut)) as task:
-        for pipeline in cut.values():
-            check = check_outputs(file.path, pipeline, frames)
-            lines.append((check.bit_equal, str(check)))
-            task.advance(1, pipeline.name)
-    worst = min(lines)[1]
-    return f"{len(lines)} ways of cutting checked: {worst}"
+                if len(lane.stages) > 1 and key not in self._checked:
+                    new.setdefault(key, replace(pipeline, lanes=(lane,)))
+        if not new:
+            return
+        with self.progress.task("checking outputs", len(new)) as task:
+            for way, pipeline in new.items():
+                self._checked[way] = check_outputs(self.file.path, pipeline, self._frames)
+                task.advance(1, pipeline.name)
 
 
 def attach(plan: PlanResult, measurement: PlanMeasurement) -> PlanResult:

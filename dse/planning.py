@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dse.config import Experiment
 from dse.errors import DseError, InputError
 from dse.placement import PlacedMapping
 from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, place
-from dse.results import Goal, PlanResult, Predicted, Proof, Role, StageNumbers, merit
+from dse.results import NUMBERED, Goal, PlanResult, Predicted, Proof, Role, StageNumbers, merit
 from solvers.alternatives import alternatives
 from solvers.baselines import NamedPlan, baselines
 from solvers.baselines import Role as SolverRole
@@ -25,7 +27,6 @@ _GOALS: dict[SolverGoal, Goal] = {
     SolverGoal.ENERGY: "energy",
 }
 BEST_NAME = "best found"
-_NUMBERED = "plan "
 
 
 class NoMappingError(DseError):
@@ -92,6 +93,12 @@ def check_solver(name: str) -> None:
         raise InputError(f"unknown solver {name!r}: expected auto or one of {', '.join(sorted(SOLVERS))}")
 
 
+def search_limits(experiment: Experiment) -> Limits:
+    """Return what a search may spend."""
+    workers = len(os.sched_getaffinity(0))
+    return Limits(time_s=experiment.search.time_s, workers=workers, seed=experiment.seed)
+
+
 def find_plans(
     planner: Planner, solver: str, limits: Limits, n_candidates: int
 ) -> tuple[Proof, tuple[PlanResult, ...]]:
@@ -141,7 +148,7 @@ def find_plans(
     plans.append(planner.plan(BEST_NAME, "candidate", solution.mapping))
     # Some of the alternatives will turn out to be baselines.
     others = alternatives(problem, n_candidates + len(plans), limits)
-    plans += [planner.plan(f"{_NUMBERED}{n}", "candidate", mapping) for n, mapping in enumerate(others, 1)]
+    plans += [planner.plan(f"{NUMBERED}{n}", "candidate", mapping) for n, mapping in enumerate(others, 1)]
     return proof, merge(plans, _GOALS[problem.objective.goal])
 
 
@@ -161,23 +168,18 @@ def merge(plans: Sequence[PlanResult], goal: Goal = "throughput") -> tuple[PlanR
         twin = kept.get(plan.mapping.signature)
         if twin is None:
             kept[plan.mapping.signature] = plan
-        elif not is_numbered(plan) and plan.name != BEST_NAME:
+        elif not plan.is_numbered and plan.name != BEST_NAME:
             role: Role = "baseline" if "baseline" in (twin.role, plan.role) else "candidate"
             kept[plan.mapping.signature] = replace(twin, name=f"{twin.name} = {plan.name}", role=role)
     number = 0
     named = []
     for plan in sorted(kept.values(), key=lambda plan: _rank(plan, goal)):
-        if is_numbered(plan):
+        if plan.is_numbered:
             number += 1
-            named.append(replace(plan, name=f"{_NUMBERED}{number}"))
+            named.append(replace(plan, name=f"{NUMBERED}{number}"))
         else:
             named.append(plan)
     return tuple(named)
-
-
-def is_numbered(plan: PlanResult) -> bool:
-    """Whether a plan is one of the alternatives, which have numbers instead of names."""
-    return plan.name.startswith(_NUMBERED)
 
 
 def _rank(plan: PlanResult, goal: Goal) -> tuple[bool, float, int, int, int]:

@@ -100,6 +100,7 @@ def plan_json(plan: PlanResult) -> dict[str, Any]:
         "predicted": asdict(plan.predicted),
         "measured": None if plan.measured is None else asdict(plan.measured),
         "error": plan.error,
+        "round": plan.round,
         "stages": [asdict(stage) for stage in plan.stages],
     }
 
@@ -132,6 +133,7 @@ def results_json(result: RunResult, status: str = "done") -> dict[str, Any]:
         "reason": result.reason,
         "warnings": list(result.warnings),
         "output_check": result.output_check,
+        "rounds": [asdict(entry) for entry in result.rounds],
         "plans": [plan_json(plan) for plan in result.plans],
     }
 

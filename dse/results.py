@@ -12,6 +12,8 @@ from dse.placement import PlacedMapping
 from dse.platforms import Platform
 
 Role = Literal["baseline", "candidate"]
+NUMBERED = "plan "
+"""Start of the names of further candidates, which have numbers instead of names."""
 Goal = Literal["throughput", "latency", "energy"]
 
 
@@ -62,6 +64,8 @@ class PlanResult:
     """A plan, what was predicted for it and what was measured.
 
     ``role`` is ``baseline`` for what needs no search: the whole model on a slot, and copies of it.
+    ``round`` is the round in which it was measured last (see ``Round``); the prediction is the one
+    made before it was measured first.
     """
 
     name: str
@@ -70,6 +74,7 @@ class PlanResult:
     predicted: Predicted
     stages: tuple[StageNumbers, ...]
     measured: Measured | None = None
+    round: int = 1
 
     @property
     def error(self) -> float | None:
@@ -77,6 +82,11 @@ class PlanResult:
         if self.measured is None or self.measured.throughput_hz == 0:
             return None
         return self.predicted.throughput_hz / self.measured.throughput_hz - 1
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it is one of several further candidates, without a name of its own."""
+        return self.name.startswith(NUMBERED)
 
     @property
     def feasible(self) -> bool:
@@ -98,6 +108,30 @@ class Proof:
     bound_hz: float | None
     gap: float | None
     wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One turn of search and measurement.
+
+    Parameters
+    ----------
+    number
+        From 1.
+    n_measured, n_new
+        Plans measured side by side, and how many of them for the first time.
+    median_error, worst_error
+        Of the predicted throughput of the new ones, without sign; None when none was new.
+    best_hz
+        Best measured throughput of a plan that breaks no wish.
+    """
+
+    number: int
+    n_measured: int
+    n_new: int
+    median_error: float | None
+    worst_error: float | None
+    best_hz: float | None
 
 
 @dataclass(frozen=True)
@@ -125,6 +159,8 @@ class RunResult:
         Folder that holds the files, None before it is written.
     goal
         What was made best.
+    rounds
+        How search and measurement took turns; empty when nothing was measured.
     """
 
     graph: LayerGraph
@@ -138,6 +174,7 @@ class RunResult:
     output_check: str = ""
     run_dir: Path | None = None
     goal: Goal = "throughput"
+    rounds: tuple[Round, ...] = ()
 
     @property
     def best(self) -> PlanResult:

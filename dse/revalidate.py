@@ -11,13 +11,15 @@ from dse.config import Experiment, load_experiment
 from dse.errors import InputError, PlatformError
 from dse.explore import Subject, conclude, load, make_problem, read_costs
 from dse.files import write_json
+from dse.learning import summarise
 from dse.mapping_file import MappingFile, read_mapping
-from dse.measuring import Measurements, check_and_measure
+from dse.measuring import Measurements, Trial
 from dse.planning import Planner, merge, predict, role_of
 from dse.problems import unplace
 from dse.progress import Progress, SilentProgress
 from dse.record import results_json
 from dse.results import PlanResult, Proof, RunResult
+from dse.rounds import Outcome
 from dse.staging import Stager
 from solvers.baselines import baselines
 from solvers.bounds import throughput_bound_hz
@@ -98,15 +100,15 @@ def _measure(
             plans.append(planner.plan(known.name, "baseline", known.mapping))
     merged = merge(plans, subject.experiment.search.goal)
     stager = Stager(subject.file, subject.graph, work / "stages")
-    measured, check, notes = check_and_measure(
-        subject.file, subject.graph, stager, merged, merged, subject.experiment, Measurements(), progress
-    )
+    trial = Trial(subject.experiment, subject.file, subject.graph, stager, Measurements(), progress)
+    measured = trial.measure(merged)
     bound = throughput_bound_hz(problem)
     found = chosen.predicted.throughput_hz
     proof = Proof(
         "given mapping", "feasible", "this mapping", bound, None if not bound else bound / found - 1, 0
     )
-    return conclude(subject, costs, proof, measured, check, notes)
+    rounds = (summarise(1, measured, measured),)
+    return conclude(subject, costs, Outcome(proof, measured, trial.check_text, trial.warnings, rounds))
 
 
 def _check_mapping(subject: Subject, content: MappingFile) -> None:

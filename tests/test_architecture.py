@@ -42,6 +42,8 @@ LAYERS: dict[str, int] = {
     "dse.staging": 6,
     "dse.answer": 6,
     "dse.measuring": 6,
+    "dse.learning": 6,
+    "dse.rounds": 6,
     "dse.record": 6,
     "dse.cutting": 6,
     "dse.parting": 6,

@@ -302,7 +302,12 @@ class MeasureSection(Section):
     enabled: bool | Literal["auto"] = Field("auto", description="auto: when the platform is this machine.")
     repeats: Annotated[int, Field(ge=1)] = Field(5, description="Rounds; all plans take turns in each.")
     seconds: Annotated[float, Field(gt=0)] = Field(0.5, description="Of one plan in one round.")
-    frames: Annotated[int, Field(ge=1)] | None = Field(None, description="Of one plan, instead of seconds.")
+    rounds: Annotated[int, Field(ge=1, le=20)] = Field(
+        1, description="After each, what was measured corrects the costs and the search runs again."
+    )
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.05, description="Stop when the new plans of a round were predicted this well and none is better."
+    )
     baselines: bool = Field(True, description="Measure the plans that need no search as well.")
 
     @model_validator(mode="before")

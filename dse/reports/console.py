@@ -9,12 +9,12 @@ from dse.reports.wording import (
     first_name,
     format_share,
     gain,
-    is_numbered,
     labels,
     latency_ns,
     price_of_wishes,
     proof_text,
     refusal,
+    rounds_text,
     says_shape,
     shape,
 )
@@ -61,6 +61,7 @@ def result_text(result: RunResult, highlight: Style = plain) -> str:
         *([f"Mind: {', '.join(marks)}."] if marks else []),
         f"Bound: {proof_text(result.proof)}.",
         *([f"Why: {result.reason}"] if result.reason else []),
+        *([f"Rounds: {rounds_text(result)}."] if rounds_text(result) else []),
         *([f"Outputs: {result.output_check}"] if result.output_check else []),
         *_refusals(result),
         *(f"Warning: {warning}" for warning in result.warnings),
@@ -101,9 +102,9 @@ def shown_plans(result: RunResult) -> list[int]:
     """
     order = range(len(result.plans))
     keep = [n for n in order if n == result.winner or result.plans[n] is result.best_baseline]
-    keep += [n for n in order if result.plans[n].measured is not None or not is_numbered(result.plans[n])]
+    keep += [n for n in order if result.plans[n].measured is not None or not result.plans[n].is_numbered]
     keep = list(dict.fromkeys(keep))[:MAX_ROWS]
-    others = [n for n in order if n not in keep and is_numbered(result.plans[n])]
+    others = [n for n in order if n not in keep and result.plans[n].is_numbered]
     return sorted(keep + others[: max(0, min(MAX_OTHERS, MAX_ROWS - len(keep)))])
 
 

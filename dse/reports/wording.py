@@ -58,11 +58,6 @@ def shape(mapping: PlacedMapping, *, spans: bool = False) -> str:
     )
 
 
-def is_numbered(plan: PlanResult) -> bool:
-    """Whether the plan is one of several further candidates, without a name of its own."""
-    return plan.name.startswith("plan ")
-
-
 def says_shape(plan: PlanResult) -> bool:
     """Whether the plan's name alone tells its mapping."""
     return plan.name.startswith(("whole, ", "copies, "))
@@ -177,3 +172,16 @@ def answer(result: RunResult) -> str:
 def first_name(plan: PlanResult) -> str:
     """Return the first of the names of a plan."""
     return plan.name.partition(" = ")[0]
+
+
+def rounds_text(result: RunResult) -> str:
+    """Say how predictions improved from round to round; empty for fewer than two rounds."""
+    if len(result.rounds) < 2:
+        return ""
+    parts = []
+    for entry in result.rounds:
+        plans = f"{entry.n_new} new plan{'' if entry.n_new == 1 else 's'}"
+        error = "" if entry.worst_error is None else f" predicted within {entry.worst_error:.0%}"
+        best = "" if entry.best_hz is None else f", best {format_hz(entry.best_hz)} frames/s"
+        parts.append(f"round {entry.number}: {plans}{error}{best}")
+    return "; ".join(parts)

@@ -37,9 +37,9 @@ class Place:
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         }
 
-    def write(self, repeats: int = 2, seconds: float = 0.2, budget: float = 2, more: str = "") -> Path:
+    def write(self, repeats: int = 2, seconds: float = 0.2, budget: float = 2) -> Path:
         path = self.folder / "experiment.yaml"
-        path.write_text(EXPERIMENT.format(repeats=repeats, seconds=seconds, budget=budget) + more)
+        path.write_text(EXPERIMENT.format(repeats=repeats, seconds=seconds, budget=budget))
         return path
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -140,6 +140,20 @@ def test_a_second_run_measures_no_layer_again(finished):
         json.loads((place.folder / f"runs/{name}/costs.json").read_text()) for name in ("first", "second")
     )
     assert first["layers"] == second["layers"]
+
+
+def test_rounds_learn_from_measurements(place):
+    result = json.loads(place.dse("run", str(place.write()), "--set", "measure.rounds=3", "--json")[0])
+    rounds = result["rounds"]
+    assert 1 <= len(rounds) <= 3
+    assert rounds[0]["n_new"] == rounds[0]["n_measured"] >= 4
+    assert all(entry["best_hz"] > 0 for entry in rounds)
+    winner = next(plan for plan in result["plans"] if plan["name"] == result["winner"])
+    assert winner["round"] == len(rounds), "the answer was measured side by side with the last new plans"
+    new = [plan for plan in result["plans"] if plan["name"].startswith("plan 2.") and plan["measured"]]
+    assert len(new) == (rounds[1]["n_new"] if len(rounds) > 1 else 0)
+    mappings = [json.dumps(plan["mapping"]) for plan in result["plans"]]
+    assert len(set(mappings)) == len(mappings), "each mapping once"
 
 
 def test_validate_measures_a_finished_run_again(finished):

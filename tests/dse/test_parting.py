@@ -66,10 +66,10 @@ def test_wrong_values_are_refused(model, graph, tmp_path):
     with pytest.raises(InputError, match="no values for input"):
         run_part(model, part, {"other": tmp_path / "wrong.npy"})
     (tmp_path / "evil.npy").write_bytes(b"\x93NUMPY garbage")
-    with pytest.raises(InputError, match="not a [.]npy file"):
+    with pytest.raises(InputError, match=r"not a \.npy file"):
         run_part(model, part, {name: tmp_path / "evil.npy"})
     np.save(tmp_path / "object.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="not a [.]npy file"):
+    with pytest.raises(InputError, match=r"not a \.npy file"):
         run_part(model, part, {name: tmp_path / "object.npy"})
 
 

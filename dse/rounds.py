@@ -1,0 +1,124 @@
+"""Search and measurement take turns until predictions hold and nothing better turns up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dse.config import Experiment
+from dse.learning import learn, summarise
+from dse.measuring import Trial
+from dse.placement import PlacedMapping
+from dse.planning import Planner, find_plans, search_limits
+from dse.results import PlanResult, Proof, Round, merit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What search and measurement found.
+
+    Parameters
+    ----------
+    proof
+        Of the last search.
+    plans
+        Every plan of every round, best prediction first within each.
+    check
+        One line on split equals whole.
+    warnings
+        What the reader must know.
+    rounds
+        One entry per round.
+    """
+
+    proof: Proof
+    plans: tuple[PlanResult, ...]
+    check: str = ""
+    warnings: tuple[str, ...] = ()
+    rounds: tuple[Round, ...] = ()
+
+
+def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Sequence[PlanResult]) -> Outcome:
+    """Measure the best different plans and the baselines; learn, search again, measure what is new.
+
+    Each further round measures its new plans side by side with the best so far and the best
+    baseline.  It stops early when a search brings nothing new, or when the new plans of a round
+    were predicted within the tolerance and none of them was better than what was known.
+
+    Raises
+    ------
+    DseError
+        See ``Trial.measure``.
+    """
+    experiment = trial.experiment
+    measured = trial.measure(worth_measuring(plans, experiment))
+    known = _replaced(plans, measured)
+    rounds = [summarise(1, measured, measured)]
+    while len(rounds) < experiment.measure.rounds:
+        number = len(rounds) + 1
+        best_before = _best(known, experiment)
+        learned = learn(planner, [(plan.mapping, trial.measurement(plan)) for plan in known if plan.measured])
+        with trial.progress.task(f"searching, round {number}", 1) as task:
+            search = experiment.search
+            proof, found = find_plans(learned, search.solver, search_limits(experiment), search.candidates)
+            task.advance()
+        fresh = _new_plans(found, known, number)[: search.candidates]
+        if not fresh:
+            trial.progress.log(f"round {number}: the corrected search brings nothing new")
+            break
+        again = [plan for plan in (best_before, _best_baseline(known, experiment)) if plan is not None]
+        batch = trial.measure([*fresh, *dict.fromkeys(again)], number)
+        tried = batch[: len(fresh)]
+        known = _replaced((*known, *fresh), batch)
+        rounds.append(summarise(number, batch, tried))
+        best_now = _best(known, experiment)
+        better = best_now is not None and best_now.name in {plan.name for plan in tried}
+        worst = rounds[-1].worst_error
+        if not better and worst is not None and worst <= experiment.measure.tolerance:
+            break
+    return Outcome(proof, tuple(known), trial.check_text, trial.warnings, tuple(rounds))
+
+
+def worth_measuring(plans: Sequence[PlanResult], experiment: Experiment) -> tuple[PlanResult, ...]:
+    """Return the K best different plans that were searched for, and the baselines.
+
+    Baselines are run even where they break a wish of the user: they are what the answer is
+    compared with.
+    """
+    searched = [plan for plan in plans if plan.feasible and plan.role != "baseline"]
+    wanted = {id(plan) for plan in searched[: experiment.search.candidates]}
+    if experiment.measure.baselines:
+        wanted |= {id(plan) for plan in plans if not plan.is_numbered}
+    elif not wanted:
+        wanted = {id(plan) for plan in plans if plan.feasible}
+    return tuple(plan for plan in plans if id(plan) in wanted)
+
+
+def _new_plans(found: Sequence[PlanResult], known: Sequence[PlanResult], number: int) -> list[PlanResult]:
+    """Plans whose mapping was not measured yet, named after their round."""
+    tried = {_key(plan.mapping) for plan in known if plan.measured}
+    fresh = [plan for plan in found if plan.feasible and _key(plan.mapping) not in tried]
+    return [replace(plan, name=f"plan {number}.{n}", round=number) for n, plan in enumerate(fresh, 1)]
+
+
+def _key(mapping: PlacedMapping) -> object:
+    return mapping.signature
+
+
+def _replaced(plans: Sequence[PlanResult], measured: Sequence[PlanResult]) -> list[PlanResult]:
+    by_name = {plan.name: plan for plan in measured}
+    return [by_name.get(plan.name, plan) for plan in plans]
+
+
+def _best(plans: Sequence[PlanResult], experiment: Experiment) -> PlanResult | None:
+    """Best measured plan of the latest round that breaks no wish."""
+    measured = [plan for plan in plans if plan.measured and plan.feasible]
+    last = max((plan.round for plan in measured), default=1)
+    goal = experiment.search.goal
+    return max((plan for plan in measured if plan.round == last), key=lambda p: merit(p, goal), default=None)
+
+
+def _best_baseline(plans: Sequence[PlanResult], experiment: Experiment) -> PlanResult | None:
+    goal = experiment.search.goal
+    measured = [plan for plan in plans if plan.measured and plan.feasible and plan.role == "baseline"]
+    return max(measured, key=lambda plan: merit(plan, goal), default=None)
