@@ -1,0 +1,190 @@
+"""What-if against searches of every changed problem, and figures by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from random_problems import problems
+
+from solvers.errors import InfeasibleError, ProblemError
+from solvers.evaluate import evaluate
+from solvers.problem import Constant, Flow, Goal, Limits, Objective, Problem, Slot, StageTime
+from solvers.registry import solve
+from solvers.what_if import Known, Questions, Resource, cheaper, what_if
+
+
+def chain(cost_ns, **extra):
+    n = len(cost_ns)
+    flows = (Flow(None, (0,), 1), *(Flow(a, (a + 1,), 1) for a in range(n - 1)))
+    defaults = {"slots": (Slot(0, 1),), "cluster_sizes": (2,), "flows": flows}
+    cost = np.array(cost_ns)
+    return Problem(cost, np.ones(cost.shape, bool), **(defaults | extra))
+
+
+def merit(problem, evaluation):
+    goal = problem.objective.goal
+    if goal is Goal.THROUGHPUT:
+        return float(evaluation.frames_per_ns)
+    return 1 / (evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problem=problems(max_layers=4, memory=True), goal=st.sampled_from([Goal.THROUGHPUT, Goal.LATENCY]))
+def test_every_gain_is_that_of_a_search_of_the_changed_problem(problem, goal):
+    problem = replace(problem, objective=Objective(goal))
+    base = solve(problem, "exhaustive")
+    assume(base.mapping is not None)
+    found = what_if(problem, "exhaustive", questions=Questions(reductions=(0.5, 1.0)))
+    assert found.complete
+    assert found.base.mapping == base.mapping
+    assert sorted(gain.layer for gain in found.layers) == list(range(problem.n_layers))
+    for gain in found.layers:
+        for step in gain.steps:
+            changed = cheaper(problem, gain.layer, gain.slots, step.change)
+            check(base, problem, changed, step)
+    for gain in found.resources:
+        for step in gain.steps:
+            check(base, problem, more(problem, gain, step.change), step)
+    for gains in (found.layers, found.resources):
+        assert [gain.gain for gain in gains] == sorted((gain.gain for gain in gains), reverse=True)
+
+
+def more(problem, gain, change):
+    if gain.resource is Resource.CORE:
+        sizes = list(problem.cluster_sizes)
+        sizes[gain.cluster] += change
+        return replace(problem, cluster_sizes=tuple(sizes))
+    scaled = lambda limit: None if change == float("inf") else int(limit * change)  # noqa: E731
+    if gain.cluster is None:
+        return replace(problem, total_memory_limit_bytes=scaled(problem.total_memory_limit_bytes))
+    limits = list(problem.memory_limits_bytes)
+    limits[gain.cluster] = scaled(limits[gain.cluster])
+    return replace(problem, memory_limits_bytes=tuple(limits))
+
+
+def check(base, problem, changed, step):
+    best = solve(changed, "exhaustive").evaluation
+    evaluation = evaluate(changed, step.mapping)
+    assert evaluation.feasible
+    if any(not lane.period_ns for lane in best.lanes) or not best.latency_ns:
+        return  # costs nothing at all any more
+    wanted = merit(changed, best) / merit(problem, base.evaluation) - 1
+    assert step.gain == pytest.approx(wanted, abs=1e-8)
+    assert step.gain == pytest.approx(
+        merit(changed, evaluation) / merit(problem, base.evaluation) - 1, abs=1e-8
+    )
+    assert 0 <= step.same_mapping <= step.gain
+    if step.at_most is not None:
+        assert step.gain <= step.at_most + 1e-8
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problem=problems(max_layers=6))
+def test_larger_changes_gain_more_and_runs_repeat(problem):
+    assume(solve(problem).mapping is not None)
+    seen = []
+    found = what_if(problem, progress=lambda done, total: seen.append((done, total)))
+    assert found == replace(what_if(problem), base=found.base)
+    assert seen == [(n, len(seen)) for n in range(1, len(seen) + 1)]
+    for gain in (*found.layers, *found.resources):
+        gains = [step.gain for step in gain.steps]
+        assert gains == sorted(gains)
+        assert [step.change for step in gain.steps] == sorted(step.change for step in gain.steps)
+
+
+def test_the_bottleneck_is_worth_most_and_is_searched_again():
+    # One lane on two cores: 60 | 30 + 50 is best.  Without the 50, 60 | 30; the 30 could also move.
+    problem = chain([[60], [30], [50]], max_lanes=1)
+    found = what_if(problem)
+    assert found.base.evaluation.lanes[0].period_ns == 80
+    gains = {gain.layer: gain.steps[-1] for gain in found.layers}
+    assert gains[2].gain == pytest.approx(80 / 60 - 1)
+    assert gains[1].gain == pytest.approx(80 / 60 - 1)
+    # As it is nothing is gained (30 + 50 still sets the period), but 30 moves over to layer 0.
+    assert gains[0].same_mapping == 0
+    assert gains[0].gain == pytest.approx(80 / 50 - 1)
+    assert [gain.layer for gain in found.layers] == [0, 2, 1]  # of half of layer 2 more is left than of 1
+    (core,) = found.resources
+    assert (core.resource, core.cluster, core.gain) == (Resource.CORE, 0, pytest.approx(80 / 60 - 1))
+    assert evaluate(replace(problem, cluster_sizes=(3,)), core.steps[0].mapping).feasible
+
+
+def test_layers_that_can_not_matter_need_no_search():
+    # Copies on identical cores reach the bound whatever gets cheaper.
+    found = what_if(chain([[60], [30], [50]]), questions=Questions(resources=False))
+    assert found.n_searches == 0
+    assert {step.known for gain in found.layers for step in gain.steps} == {Known.PROVED}
+    assert found.layers[0].gain == pytest.approx(140 / 80 - 1)
+    # A single lane with a layer as large as the others together: they are not worth a thing.
+    found = what_if(chain([[10], [100], [10], [10]], max_lanes=1, cluster_sizes=(3,)))
+    gains = {gain.layer: gain for gain in found.layers}
+    assert gains[1].gain > 0
+    for layer in (0, 2, 3):
+        assert gains[layer].gain == 0
+        assert {step.known for step in gains[layer].steps} == {Known.PROVED}
+
+
+def test_memory_that_binds_is_worth_something():
+    problem = chain(
+        [[60], [40]],
+        constants=(Constant(1000, (0,)), Constant(1000, (1,))),
+        memory_limits_bytes=(3000,),
+        total_memory_limit_bytes=10**6,
+    )
+    found = what_if(problem, questions=Questions(layers=()))
+    gains = {(gain.resource, gain.cluster): gain for gain in found.resources}
+    # Two copies need 4000 bytes and a little: 1.1 times 3000 are too few, 1.5 times are enough.
+    own = gains[Resource.MEMORY, 0]
+    assert [step.change for step in own.steps] == [1.1, 1.5, float("inf")]
+    assert [step.gain for step in own.steps] == [0, pytest.approx(0.2), pytest.approx(0.2)]
+    assert gains[Resource.MEMORY, None].gain == 0
+    assert found.layers == ()
+
+
+def test_measured_stages_get_cheaper_with_their_layers():
+    problem = chain([[60], [40]], stage_times=(StageTime(frozenset({0, 1}), 0, 90),))
+    changed = cheaper(problem, 0, (0,), 0.5)
+    assert changed.cost_ns.tolist() == [[30], [40]]
+    assert changed.stage_times == (StageTime(frozenset({0, 1}), 0, 60),)
+    assert problem.cost_ns.tolist() == [[60], [40]]
+
+
+def test_energy_and_latency_gain_too():
+    power = {"active_power_mw": (1000,), "idle_power_mw": 0}
+    for goal in (Goal.LATENCY, Goal.ENERGY):
+        problem = chain([[60000], [40000]], objective=Objective(goal), **power)
+        found = what_if(problem, questions=Questions(reductions=(0.5,)))
+        assert [gain.layer for gain in found.layers] == [0, 1]
+        assert [gain.gain for gain in found.layers] == pytest.approx([100 / 70 - 1, 100 / 80 - 1])
+        assert {gain.steps[0].at_most for gain in found.layers} == {None}
+
+
+def test_without_time_the_rest_is_marked():
+    problem = chain([[60], [30], [50], [20]], max_lanes=1)
+    base = solve(problem)
+    found = what_if(problem, limits=Limits(time_s=0), base=base)
+    assert not found.complete
+    assert found.n_searches == 0
+    assert Known.LEFT_OUT in {step.known for gain in found.layers for step in gain.steps}
+    for gain in found.layers:
+        assert all(step.gain >= step.same_mapping for step in gain.steps)
+
+
+def test_what_can_not_be_asked():
+    with pytest.raises(ProblemError, match="there are 1"):
+        what_if(chain([[5]]), questions=Questions(layers=(1,)))
+    for wrong in (
+        {"reductions": ()},
+        {"reductions": (0.0,)},
+        {"reductions": (1.5,)},
+        {"memory_factors": (1.0,)},
+    ):
+        with pytest.raises(ProblemError):
+            Questions(**wrong)
+    problem = replace(chain([[5]]), supported=np.zeros((1, 1), bool))
+    with pytest.raises(InfeasibleError, match="no mapping to start from"):
+        what_if(problem)
