@@ -14,6 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
+from solvers.bounds import relaxation
 from solvers.cp_sat import polish
 from solvers.errors import CapError
 from solvers.evaluate import Evaluation, evaluate, score_key
@@ -26,6 +29,8 @@ from solvers.rotations import best_rotation
 POWER = 12
 """Exponent of the smooth measure: sum of (load / best)^POWER."""
 N_ROTATIONS = 24
+MOST_POLISHED = 3000
+"""Layers up to which annealing and CP-SAT are tried."""
 MOST_ROTATED = 1500
 """Elements up to which rotations of the order are tried."""
 
@@ -49,7 +54,10 @@ def solve_assignment(problem: Problem, limits: Limits) -> Solution:
         return replace(first, solver="assignment")
     best, evaluation = first.mapping, first.evaluation
     bound_hz: float | None = None
-    for number in range(len(best.lanes)):
+    rounded = round_prices(problem)
+    if rounded is not None:
+        best, evaluation = _better(problem, best, evaluation, Mapping((rounded,)))
+    for number in range(len(best.lanes) if problem.n_layers <= MOST_POLISHED else 0):
         left = limits.time_s - (time.monotonic() - start)
         share = left / (len(best.lanes) - number)
         found, bound_ns = _better_lanes(problem, best.lanes[number], share, limits)
@@ -62,6 +70,45 @@ def solve_assignment(problem: Problem, limits: Limits) -> Solution:
                 limits.progress(float(1 / evaluation.frames_per_ns), None)
     status = first.status if best == first.mapping and first.family is Family.ALL else Status.FEASIBLE
     return Solution("assignment", status, Family.ALL, best, evaluation, bound_hz)
+
+
+def round_prices(problem: Problem) -> Lane | None:
+    """Return a lane with one unit per core that follows the prices of the relaxation.
+
+    Every element goes to the cluster where it is cheapest at those prices; the elements of a cluster
+    are split over its cores in topological order by equal time.  Near the bound on models of many
+    layers when hand-over is cheap, and linear in their number.
+    """
+    parts = elements(problem)
+    shapes = [
+        slot for slot, shape in enumerate(problem.slots) if shape.threads == 1 and not shape.host_threads
+    ]
+    shape_of = {problem.slots[slot].cluster: slot for slot in shapes}
+    if not shapes:
+        return None
+    of_layer = np.zeros(problem.n_layers, np.int64)
+    for number, layers in enumerate(parts.members):
+        of_layer[list(layers)] = number
+    slots = [shape_of[cluster] for cluster in sorted(shape_of)]
+    sizes = np.array([problem.cluster_sizes[problem.slots[slot].cluster] for slot in slots])
+    cost = np.zeros((len(parts.members), len(slots)))
+    layer_cost = np.where(problem.supported, problem.cost_ns.astype(np.float64), np.inf)[:, slots]
+    np.add.at(cost, of_layer, layer_cost)
+    if not np.isfinite(cost).any(axis=1).all():
+        return None
+    _, prices = relaxation(cost, np.eye(len(slots), dtype=np.int64), sizes)
+    priced = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * prices)
+    chosen = priced.argmin(axis=1)
+    unit_of = np.zeros(len(parts.members), np.int64)
+    slot_of_unit: list[int] = []
+    for column, (slot, size) in enumerate(zip(slots, sizes)):
+        mine = np.flatnonzero(chosen == column)
+        time_here = np.cumsum(cost[mine, column])
+        share = time_here / time_here[-1] if len(mine) and time_here[-1] > 0 else np.zeros(len(mine))
+        unit_of[mine] = len(slot_of_unit) + np.minimum((share * size).astype(np.int64), size - 1)
+        slot_of_unit += [slot] * int(size)
+    unit_of_layer = {layer: int(unit_of[of_layer[layer]]) for layer in range(problem.n_layers)}
+    return pieces(problem, unit_of_layer, tuple(slot_of_unit))
 
 
 def _units_are_all_there_is(problem: Problem) -> bool:

@@ -212,6 +212,7 @@ def _cutting_planes(
     master.Add(sum(float(size) * price for size, price in zip(sizes, prices)) == 1)
     master.Maximize(top)
     beta, best, best_beta = start, 0.0, start
+    scale = _with_free(start, cost, cores) or 1.0  # the master works with numbers near one
     for _ in range(200):
         price = cores @ beta
         charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
@@ -220,8 +221,8 @@ def _cutting_planes(
         if value > best:
             best, best_beta = value, beta
         loads = (cost[np.arange(len(cost)), chosen][:, None] * cores[chosen]).sum(axis=0)
-        master.Add(top <= sum(float(load) * price for load, price in zip(loads, prices)))
-        if master.Solve() != pywraplp.Solver.OPTIMAL or top.solution_value() <= best * (1 + 1e-9):
+        master.Add(top <= sum(float(load) / scale * price for load, price in zip(loads, prices)))
+        if master.Solve() != pywraplp.Solver.OPTIMAL or top.solution_value() * scale <= best * (1 + 1e-9):
             break
         beta = np.maximum([price.solution_value() for price in prices], 0)
         beta = beta / float(beta @ sizes)

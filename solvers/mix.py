@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from solvers.coarse import search_coarsely
 from solvers.constrained import solve_constrained
 from solvers.errors import CapError, InfeasibleError
 from solvers.evaluate import evaluate
@@ -11,7 +14,10 @@ from solvers.lanes import LanePool, best_mix, optimistic_rate
 from solvers.mapping import Family, Mapping, Solution, Status
 from solvers.order_costs import exact_links
 from solvers.problem import Goal, Limits, Problem
-from solvers.topology import contract
+from solvers.topology import Blocks, contract
+
+MANY_BLOCKS, MUCH_WORK = 600, 150_000_000
+"""With more blocks *and* more work, neighbours are joined first (``solvers.coarse``), without proof."""
 
 FEW_IDEALS = 1000
 """Up to so many ideals every solver of this module searches all of them."""
@@ -36,7 +42,8 @@ def solve_lanes(problem: Problem, limits: Limits) -> Solution:
     """Find the best mix of pipelines and copies.
 
     Lanes as in ``solve_interval_dp``; the mix of lanes is exact by a knapsack over core counts.
-    Where a limit on memory, latency or power binds, or for another goal than throughput, the search
+    Models of many hundred layers are joined to coarse blocks first (status FEASIBLE, judged by the
+    bound). Where a limit on memory, latency or power binds, or for another goal than throughput, the search
     of ``solvers.constrained`` takes over.
 
     Raises
@@ -67,6 +74,8 @@ def _solve(
     blocks = contract(problem)
     if problem.objective.goal is not Goal.THROUGHPUT:
         return solve_constrained(name, blocks, limits, max_lanes)
+    if blocks.n_blocks > MANY_BLOCKS and _work(blocks) > MUCH_WORK:
+        return _solve_coarsely(name, blocks, limits, max_lanes)
     pool = LanePool(blocks, limits, n_orders=4)
     if limits.progress is not None:
         _report(problem, limits, best_mix(pool, max_lanes))
@@ -91,6 +100,23 @@ def _solve(
     proved = exact or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)
     status = Status.OPTIMAL if proved else Status.FEASIBLE
     return Solution(name, status, family, mapping, evaluation, None)
+
+
+def _work(blocks: Blocks) -> int:
+    """Element operations of one pass of the interval programme."""
+    states = math.prod(size + 1 for size in blocks.problem.cluster_sizes)
+    return blocks.n_blocks**2 // 2 * len(blocks.problem.slots) * states
+
+
+def _solve_coarsely(name: str, blocks: Blocks, limits: Limits, max_lanes: int | None) -> Solution:
+    problem = blocks.problem
+    mapping = search_coarsely(blocks, limits, max_lanes)
+    evaluation = None if mapping is None else evaluate(problem, mapping)
+    if evaluation is None or not evaluation.feasible:
+        broken = "" if evaluation is None else f"; the fastest breaks {evaluation.violations[0].constraint}"
+        reason = f"no mapping found among coarse cuts of {blocks.n_blocks} blocks{broken}"
+        return Solution(name, Status.UNKNOWN, Family.ORDER, None, None, None, reason)
+    return Solution(name, Status.FEASIBLE, Family.ORDER, mapping, evaluation, None)
 
 
 def _report(problem: Problem, limits: Limits, mapping: Mapping | None) -> None:

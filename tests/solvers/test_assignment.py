@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import problems
 
-from solvers.assignment import anneal
+from benchmarks.scale import random_problem
+from solvers.assignment import anneal, round_prices
+from solvers.bounds import throughput_bound_hz
 from solvers.errors import InfeasibleError
 from solvers.evaluate import evaluate
 from solvers.exhaustive import search_exhaustively
@@ -177,3 +179,18 @@ def test_rotation_joins_first_and_last_layer():
     assert solution.evaluation.lanes[0].period_ns == 21
     home = {layer: stage.unit for stage in solution.mapping.lanes[0].stages for layer in stage.layers}
     assert home[0] == home[5]
+
+
+def test_prices_reach_the_bound_on_many_layers():
+    """2,000 layers that prefer one cluster or the other: contiguous plans lose, pieces do not."""
+    problem = random_problem(2000, 0.2)
+    pieces_of = evaluate(problem, Mapping((round_prices(problem),)))
+    assert pieces_of.feasible
+    assert throughput_bound_hz(problem) / pieces_of.throughput_hz < 1.02
+
+
+def test_long_models_are_joined_first():
+    problem = random_problem(3000, 0.0)
+    solution = solve(problem, "lanes")
+    assert solution.gap < 0.02
+    assert solution.evaluation.feasible

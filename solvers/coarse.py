@@ -1,0 +1,94 @@
+"""Very long models: join neighbours in the order to some hundred blocks, then refine near the cuts.
+
+An interval of a topological order is convex, so coarse blocks are blocks.  A first search finds about
+where the cuts are, a second one keeps fine blocks there; what is lost is bounded by the size of a block
+next to a cut, and the bound of ``solvers.bounds`` says how much that can be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from solvers.evaluate import evaluate, score_key
+from solvers.lanes import LanePool, best_mix
+from solvers.mapping import Mapping
+from solvers.problem import FloatArray, Limits
+from solvers.topology import Blocks
+
+N_EVEN = 200
+"""Coarse blocks of about equal work."""
+N_PER_CUT = 24
+"""Fine blocks on either side of a known cut."""
+
+
+def search_coarsely(blocks: Blocks, limits: Limits, max_lanes: int | None) -> Mapping | None:
+    """Return a good mix of lanes along the problem's own order, or None when none was found."""
+    problem = blocks.problem
+    weight = _weights(blocks)
+    best: Mapping | None = None
+    cuts: set[int] = set()
+    for _ in range(2):
+        coarse = coarsen(blocks, weight, cuts)
+        mapping = best_mix(LanePool(coarse, replace(limits), n_orders=1), max_lanes)
+        if mapping is None:
+            return best
+        if best is None or score_key(problem, evaluate(problem, mapping)) < score_key(
+            problem, evaluate(problem, best)
+        ):
+            best = mapping
+        place = blocks.of_layer
+        cuts |= {min(place[n] for n in stage.layers) for lane in mapping.lanes for stage in lane.stages}
+    return best
+
+
+def _weights(blocks: Blocks) -> FloatArray:
+    problem = blocks.problem
+    cost = np.zeros((blocks.n_blocks, len(problem.slots)))
+    np.add.at(cost, np.array(blocks.of_layer), np.where(problem.supported, problem.cost_ns, 0))
+    core_time = np.where(blocks.allowed, cost * problem.cores.sum(axis=1), np.inf)
+    least: FloatArray = core_time.min(axis=1)
+    return least
+
+
+def coarsen(blocks: Blocks, weight: FloatArray, cuts: set[int]) -> Blocks:
+    """Join neighbouring blocks of the problem's own order.
+
+    Parameters
+    ----------
+    blocks
+        Numbered in a topological order.
+    weight
+        float64 (blocks,): work of each.
+    cuts
+        Places near which blocks stay fine.
+    """
+    n = blocks.n_blocks
+    running = np.concatenate([[0.0], np.cumsum(weight)])
+    total = running[-1] or 1.0
+    bounds = set(np.searchsorted(running, total * np.arange(N_EVEN + 1) / N_EVEN).tolist()) | {0, n}
+    reach = total / N_EVEN
+    for cut in cuts:
+        here = running[cut]
+        fine = here + reach * np.arange(-N_PER_CUT, N_PER_CUT + 1) / N_PER_CUT
+        bounds |= {cut, *np.searchsorted(running, fine).tolist()}
+    changes = np.flatnonzero((blocks.allowed[1:] != blocks.allowed[:-1]).any(axis=1)) + 1
+    bounds |= set(changes.tolist())
+    bounds |= {edge for block, pin in enumerate(blocks.pin) if pin is not None for edge in (block, block + 1)}
+    edges = sorted(bound for bound in bounds if 0 <= bound <= n)
+    spans = list(pairwise(edges))
+    home = np.empty(n, np.int64)
+    for number, (start, end) in enumerate(spans):
+        home[start:end] = number
+    following: list[set[int]] = [set() for _ in spans]
+    for block, others in enumerate(blocks.successors):
+        following[home[block]].update(home[list(others)].tolist() if others else ())
+    return Blocks(
+        blocks.problem,
+        tuple(tuple(sorted(m for b in range(start, end) for m in blocks.members[b])) for start, end in spans),
+        tuple(blocks.pin[start] for start, _ in spans),
+        np.array([blocks.allowed[start:end].all(axis=0) for start, end in spans]),
+        tuple(tuple(sorted(others - {number})) for number, others in enumerate(following)),
+    )
