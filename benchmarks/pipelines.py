@@ -90,7 +90,7 @@ def plans(
 def measure(plan: PipelinePlan, frames: Sequence[Frame], engine: str, seconds: float) -> dict[str, Any]:
     """Run a plan; return rates, the busiest stage and what is lost beyond it."""
     with Pipeline(plan, frames, engine=engine) as pipeline:
-        warmup = 0.3 + 4 * pipeline.slowest_ns / 1e9
+        warmup = 0.5
         runs = pipeline.run(seconds=warmup + seconds)
         begin = min(int(run.stamps[0, :, 0].min()) for run in runs)
         window = (begin + int(warmup * 1e9), begin + int((warmup + seconds) * 1e9))

@@ -20,7 +20,8 @@ from dse.errors import DeviceError
 from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import Array
 from dse.pipeline.plan import PipelinePlan
-from dse.pipeline.supervise import LaneRun, Pipeline, process_stat
+from dse.pipeline.processes import process_stat
+from dse.pipeline.supervise import LaneRun, Pipeline
 from dse.pipeline.timeline import LaneTimes, Percentiles
 from dse.progress import Progress, SilentProgress
 

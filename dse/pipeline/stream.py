@@ -35,7 +35,7 @@ class FrameSink(Protocol):
 
 
 class Host(Protocol):
-    """What a stream needs of the pipeline that it runs in (see ``supervise.Pipeline``)."""
+    """What a stream needs of the pipeline that it runs in (see ``processes.LaneProcesses``)."""
 
     plan: PipelinePlan
 
@@ -60,8 +60,8 @@ class Host(Protocol):
     def give_up(self, error: DseError) -> DseError:
         """End all lanes; return the error with what had been delivered."""
 
-    def folder(self) -> Path:
-        """Folder for temporary files."""
+    def path(self, name: str = "") -> Path:
+        """Return a path in the folder for temporary files."""
 
 
 def slots_of(lane: LanePlan, queue_depth: int) -> int:
@@ -74,7 +74,7 @@ class _LaneStream:
 
     def __init__(self, host: Host, number: int, n_slots: int) -> None:
         plan = host.plan
-        folder = host.folder()
+        folder = host.path()
         self.n_slots = n_slots
         self.fed = self.done = 0
         self.finished = False

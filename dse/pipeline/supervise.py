@@ -6,11 +6,7 @@ stage, how, and what had been delivered; nothing is left behind.
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import os
-import selectors
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,25 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from dse.devices.child import Child
-from dse.errors import (
-    ChildTimeoutError,
-    DeviceError,
-    DseError,
-    InputError,
-    PlatformError,
-)
+from dse.errors import DeviceError, PlatformError
 from dse.pipeline.affinity import ThreadRecord
-from dse.pipeline.engine import Array, make_slot, numpy_type
-from dse.pipeline.lane import KINDS, load_frames, save_frames
+from dse.pipeline.engine import Array, make_slot
+from dse.pipeline.frames import check_frames
+from dse.pipeline.lane import load_frames, save_frames
 from dse.pipeline.plan import LanePlan, PipelinePlan, entering_stages, final_stages
+from dse.pipeline.processes import STALL_S, LaneProcesses
 from dse.pipeline.stream import FrameSink, ThreadedSource, refuse_shared_state, run_stream
 from dse.pipeline.timeline import LaneTimes, Stamps, lane_times
-from dse.pipeline.watch import StallWatch
 
-BUILD_TIMEOUT_S = 180.0
-STALL_S = 4.0
-_POLL_S = 0.2
+_SHORT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +98,8 @@ class Pipeline:
         self._engine = engine
         self._stall_s = stall_s
         self._annotate = annotate
-        self._children: list[Child] = []
-        self._status: list[memoryview] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lanes: LaneProcesses | None = None
         self._memory_before: list[int] = []
-        self.slowest_ns = 0
         self.threads: tuple[tuple[ThreadRecord, ...], ...] = ()
         self.memory: tuple[LaneMemory, ...] = ()
         self.engines: tuple[tuple[str, ...], ...] = ()
@@ -164,12 +149,27 @@ class Pipeline:
                 f"{sorted(available)} (affinity mask)"
             )
         check_frames(self.plan, self._frames)
-        self._folder = tempfile.TemporaryDirectory(prefix="dse-pipeline-")
+        lanes = self._lanes = LaneProcesses(self.plan, self._stall_s)
         try:
-            self._build()
+            frames = lanes.path("frames.npz")
+            save_frames(frames, self._frames)
+            answers = lanes.build(
+                {
+                    "command": "build",
+                    "plan": self.plan.to_json(),
+                    "frames": str(frames),
+                    "queue_depth": self._queue_depth,
+                    "engine": self._engine,
+                    "annotate": self._annotate,
+                }
+            )
         except BaseException:
             self.close()
             raise
+        self._memory_before = [int(answer["before"]["rss_bytes"]) for answer in answers]
+        self.threads = tuple(read_threads(answer["threads"]) for answer in answers)
+        self.engines = tuple(tuple(str(kind) for kind in answer["engines"]) for answer in answers)
+        self.memory = tuple(self._read_memory(lane, answer) for lane, answer in enumerate(answers))
         return self
 
     def __exit__(
@@ -180,33 +180,23 @@ class Pipeline:
     @property
     def pids(self) -> tuple[int, ...]:
         """Process of each lane."""
-        return tuple(child.pid for child in self._children)
+        return self._lanes.pids if self._lanes is not None else ()
 
     @property
     def delivered(self) -> tuple[int, ...]:
         """Frames that each lane has finished in the current (or last) run."""
-        return tuple(
-            min(status[2 * final + 1] for final in final_stages(lane, self.plan.outputs))
-            for lane, status in zip(self.plan.lanes, self._status)
-        )
+        return self._running.delivered
 
     def close(self) -> None:
         """End the lanes and remove the temporary folder; safe to call twice."""
-        # A lane holds nothing that would have to be finished.
-        for child in self._children:
-            child.kill()
-        for child in self._children:
-            child.close()
-        self._children = []
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        if self._lanes is not None:
+            self._lanes.close()
 
     def collect(self, n_frames: int) -> tuple[list[tuple[Array, ...]], ...]:
         """Run the first frames through every lane; return each lane's outputs, in order."""
-        paths = [self._path(f"outputs-{lane}.npz") for lane in range(len(self.plan.lanes))]
+        paths = [self._running.path(f"outputs-{lane}.npz") for lane in range(len(self.plan.lanes))]
         requests = [{"command": "collect", "n_frames": n_frames, "path": str(path)} for path in paths]
-        self._ask(requests, BUILD_TIMEOUT_S, "running frames")
+        self._running.ask(dict(enumerate(requests)), None, "running frames")
         found = tuple(load_frames(path) for path in paths)
         for path in paths:
             path.unlink()
@@ -233,6 +223,7 @@ class Pipeline:
 
         Raises
         ------
+        ChildDiedError, ChildTimeoutError, DeviceError
             A lane died, stalled or failed.  All lanes are ended.
         """
         start_ns = time.monotonic_ns() + 50_000_000
@@ -244,18 +235,17 @@ class Pipeline:
                 "seconds": seconds,
                 "in_flight": in_flight,
                 "start_ns": start_ns,
-                "path": str(self._path(f"stamps-{lane}.npy")),
+                "path": str(self._running.path(f"stamps-{lane}.npy")),
             }
             for lane in lanes
         }
-        limit = None if seconds is None else seconds + BUILD_TIMEOUT_S
-        answers = self._ask([requests.get(lane) for lane in range(len(self.plan.lanes))], limit, "measuring")
+        answers = self._running.ask(requests, None, "measuring")
         runs = []
-        for lane, answer in sorted(answers.items()):
+        for lane, answer in answers.items():
             path = Path(requests[lane]["path"])
             stamps = np.load(path, allow_pickle=False)
             path.unlink()
-            runs.append(LaneRun(stamps, read_threads(answer["threads"]), self._lane_memory(lane, answer)))
+            runs.append(LaneRun(stamps, read_threads(answer["threads"]), self._read_memory(lane, answer)))
         return tuple(runs)
 
     def times(
@@ -324,220 +314,34 @@ class Pipeline:
     ) -> Iterator[tuple[Array, ...]]:
         refuse_shared_state(self.plan)
         return run_stream(
-            self, pull, self._queue_depth, lambda frame: check_frames(self.plan, [frame]), wake_fd
+            self._running, pull, self._queue_depth, lambda frame: check_frames(self.plan, [frame]), wake_fd
         )
-
-    def begin_stream(self, requests: Sequence[dict[str, object]]) -> None:
-        """Send each lane its request (see ``stream.Host``)."""
-        if not self._children:
-            raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
-        self._clear_status()
-        for child, request in zip(self._children, requests):
-            child.send(request)
-
-    def filenos(self) -> tuple[int, ...]:
-        """Descriptors that become readable when a lane answers or dies."""
-        return tuple(child.fileno() for child in self._children)
-
-    def lane_answer(self, lane: int) -> None:
-        """Read the answer that ends a lane's stream."""
-        self._receive(lane, "streaming")
-
-    def new_watch(self) -> StallWatch:
-        """Return a watch with this pipeline's patience."""
-        return StallWatch(max(self._stall_s, 10 * self.slowest_ns / 1e9))
-
-    def counters(self, lane: int) -> tuple[int, ...]:
-        """Frames begun and done of each stage of a lane, as its process counts them."""
-        return tuple(self._status[lane])
-
-    def stuck_error(self, lane: int, limit_s: float) -> DseError:
-        """Return the error for a lane that stands still."""
-        return ChildTimeoutError(self._stuck_text(lane, limit_s, "streaming"))
-
-    def give_up(self, error: DseError) -> DseError:
-        """End all lanes; return the error with what had been delivered."""
-        lost = self._lost("streaming")
-        self.close()
-        return type(error)(f"{error}{lost}")
 
     def folder(self) -> Path:
         """Folder for temporary files."""
-        return self._path("")
+        return self._running.path()
 
     def check_affinity(self) -> tuple[tuple[ThreadRecord, ...], ...]:
         """Read the mask of every thread of every lane back again."""
-        answers = self._ask([{"command": "affinity"}] * len(self.plan.lanes), 10.0, "reading masks back")
-        return tuple(read_threads(answer["threads"]) for _, answer in sorted(answers.items()))
+        answers = self._ask_all("affinity", "reading masks back")
+        return tuple(read_threads(answer["threads"]) for answer in answers)
 
     def resident_bytes(self) -> tuple[int, ...]:
         """Resident memory of each lane's process at the moment."""
-        answers = self._ask([{"command": "memory"}] * len(self.plan.lanes), 10.0, "reading memory")
-        return tuple(int(answer["rss_bytes"]) for _, answer in sorted(answers.items()))
+        return tuple(int(answer["rss_bytes"]) for answer in self._ask_all("memory", "reading memory"))
 
-    def _build(self) -> None:
-        frames = self._path("frames.npz")
-        save_frames(frames, self._frames)
-        threads, memory, engines = [], [], []
-        # All processes start at once; the stages are built one lane after another.
-        for lane in range(len(self.plan.lanes)):
-            name = f"lane {lane} of plan {self.plan.name!r}"
-            log = self._path(f"lane-{lane}.log")
-            self._children.append(Child("dse.pipeline.lane", log_path=log, name=name))
-        for lane, stages in enumerate(self.plan.lanes):
-            status = self._path(f"status-{lane}")
-            status.write_bytes(bytes(16 * len(stages.stages)))
-            with status.open("r+b") as stream:
-                self._status.append(memoryview(mmap.mmap(stream.fileno(), 0)).cast("q"))
-            request = {
-                "command": "build",
-                "plan": self.plan.to_json(),
-                "lane": lane,
-                "frames": str(frames),
-                "status": str(status),
-                "queue_depth": self._queue_depth,
-                "engine": self._engine,
-                "annotate": self._annotate,
-            }
-            answer = self._ask([None] * lane + [request], BUILD_TIMEOUT_S, "building the stages")[lane]
-            self.slowest_ns = max(self.slowest_ns, *answer["first_invoke_ns"])
-            self._memory_before.append(int(answer["before"]["rss_bytes"]))
-            threads.append(read_threads(answer["threads"]))
-            engines.append(tuple(str(kind) for kind in answer["engines"]))
-            memory.append(self._lane_memory(lane, answer))
-        self.threads, self.memory, self.engines = tuple(threads), tuple(memory), tuple(engines)
+    def _ask_all(self, command: str, doing: str) -> list[dict[str, Any]]:
+        requests = {lane: {"command": command} for lane in range(len(self.plan.lanes))}
+        return list(self._running.ask(requests, _SHORT_S, doing).values())
 
-    def _lane_memory(self, lane: int, answer: Mapping[str, Any]) -> LaneMemory:
+    def _read_memory(self, lane: int, answer: Mapping[str, Any]) -> LaneMemory:
         return LaneMemory(int(answer["peak_rss_bytes"]), int(answer["pss_bytes"]), self._memory_before[lane])
 
-    def _path(self, name: str) -> Path:
-        if self._folder is None:
+    @property
+    def _running(self) -> LaneProcesses:
+        if self._lanes is None:
             raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
-        return Path(self._folder.name) / name
-
-    def _ask(
-        self, requests: Sequence[Mapping[str, Any] | None], timeout_s: float | None, doing: str
-    ) -> dict[int, dict[str, Any]]:
-        """Send each lane its request (None: leave it alone) and wait for all answers.
-
-        On any failure all lanes are ended before the error is raised.
-        """
-        if not self._children:
-            raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
-        try:
-            self._clear_status()
-            for child, request in zip(self._children, requests):
-                if request is not None:
-                    child.send(request)
-            return self._gather([n for n, r in enumerate(requests) if r is not None], timeout_s, doing)
-        except DseError as error:
-            lost = self._lost(doing)
-            self.close()
-            raise type(error)(f"{error}{lost}") from None
-        except BaseException:
-            self.close()
-            raise
-
-    def _gather(self, lanes: Sequence[int], timeout_s: float | None, doing: str) -> dict[int, dict[str, Any]]:
-        answers: dict[int, dict[str, Any]] = {}
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        building = doing == "building the stages"
-        stall = StallWatch(max(STALL_S, self._stall_s)) if building else self.new_watch()
-        with selectors.DefaultSelector() as selector:
-            # Idle lanes are watched too: their death is noticed at once.
-            for lane, child in enumerate(self._children):
-                selector.register(child.fileno(), selectors.EVENT_READ, lane)
-            while len(answers) < len(lanes):
-                for key, _ in selector.select(_POLL_S):
-                    lane = key.data
-                    answers[lane] = self._receive(lane, doing)
-                for lane in lanes:
-                    if lane in answers:
-                        continue
-                    if not building and stall.stuck(lane, self.counters(lane)):
-                        raise ChildTimeoutError(self._stuck_text(lane, stall.limit_s, doing))
-                    if building and self._build_is_stuck(lane, stall):
-                        raise ChildTimeoutError(
-                            f"{self._children[lane].name}: the process did nothing for {stall.limit_s:.1f} s "
-                            f"while {doing}{self._children[lane].log_tail()}"
-                        )
-                    if deadline is not None and time.monotonic() > deadline:
-                        raise ChildTimeoutError(
-                            f"{self._children[lane].name}: no answer within {timeout_s:.0f} s while {doing}"
-                            f"{self._children[lane].log_tail()}"
-                        )
-        return answers
-
-    def _build_is_stuck(self, lane: int, stall: StallWatch) -> bool:
-        """Whether a process that builds uses no time and does not wait for a disk either."""
-        fields = process_stat(self._children[lane].pid)
-        if fields and fields[0] == "D":
-            stall.forget(lane)
-        return bool(fields) and stall.stuck(lane, (int(fields[11]), int(fields[12])))
-
-    def _receive(self, lane: int, doing: str) -> dict[str, Any]:
-        answer = self._children[lane].receive(STALL_S, doing)
-        if "failed" in answer:
-            kind = KINDS.get(answer["failed"]["kind"], DeviceError)
-            raise kind(f"{self._children[lane].name}: {answer['failed']['message']}")
-        return answer
-
-    def _clear_status(self) -> None:
-        for status in self._status:
-            status[:] = memoryview(bytes(8 * len(status))).cast("q")
-
-    def _stuck_text(self, lane: int, limit_s: float, doing: str) -> str:
-        status = self._status[lane]
-        stages = self.plan.lanes[lane].stages
-        inside = [
-            f"{stage.name} is inside frame {status[2 * n + 1]}"
-            for n, stage in enumerate(stages)
-            if status[2 * n] > status[2 * n + 1]
-        ]
-        what = "; ".join(inside) or "no stage is inside a frame"
-        tail = self._children[lane].log_tail()
-        return f"{self._children[lane].name}: nothing moved for {limit_s:.1f} s while {doing}: {what}.{tail}"
-
-    def _lost(self, doing: str) -> str:
-        if doing == "building the stages":
-            return ""
-        counts = ", ".join(f"lane {lane}: {n}" for lane, n in enumerate(self.delivered))
-        return (
-            f"\n  Frames delivered before that: {counts}.  All lanes were ended; this run's figures are lost."
-        )
-
-
-def process_stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the state on; none when the process is gone."""
-    with contextlib.suppress(OSError):
-        # The command's name may hold spaces; fields are counted after its closing bracket.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return []
-
-
-def check_frames(plan: PipelinePlan, frames: Sequence[Sequence[Array]]) -> None:
-    """Check prepared frames against the inputs of a plan.
-
-    Raises
-    ------
-    InputError
-        There is none, or one has another number, type or shape of arrays.
-    """
-    if not frames:
-        raise InputError(f"plan {plan.name!r}: expected at least one frame to run")
-    for number, frame in enumerate(frames):
-        if len(frame) != len(plan.inputs):
-            raise InputError(
-                f"plan {plan.name!r}: frame {number} has {len(frame)} arrays, "
-                f"the model {len(plan.inputs)} inputs"
-            )
-        for port, values in zip(plan.inputs, frame):
-            wanted, got = (numpy_type(port), port.shape), (values.dtype, values.shape)
-            if wanted != got:
-                raise InputError(
-                    f"plan {plan.name!r}: frame {number} has {got[0]}{got[1]} for input {port.name!r}, "
-                    f"expected {wanted[0]}{wanted[1]}"
-                )
+        return self._lanes
 
 
 def figures(

@@ -28,8 +28,9 @@ from dse.flatbuffer.encode import encode
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
 from dse.inputs import make_frames
-from dse.pipeline import supervise
+from dse.pipeline import processes
 from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, whole_model_plan
+from dse.pipeline.processes import LaneProcesses
 from dse.pipeline.shared import _FAST
 from dse.pipeline.supervise import Pipeline
 
@@ -259,7 +260,8 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from conftest import Tiny
-from dse.pipeline import supervise
+from dse.pipeline import processes
+from dse.pipeline.processes import LaneProcesses
 from dse.pipeline.shared import _FAST
 from dse.pipeline.supervise import Pipeline
 
@@ -304,16 +306,16 @@ def test_lanes_end_and_clean_up_when_their_parent_is_killed(tiny, cores, tmp_pat
 
 
 def test_a_lane_that_stops_while_it_builds_is_noticed(tiny, cores, monkeypatch):
-    monkeypatch.setattr(supervise, "STALL_S", 0.5)
+    monkeypatch.setattr(processes, "STALL_S", 0.5)
     pipeline = Pipeline(
         tiny.plan([tiny.whole((cores[0],))], [tiny.whole((cores[1],))]), tiny.frames(1), stall_s=0.5
     )
-    real = Pipeline._ask
+    real = LaneProcesses.ask
 
     def ask(self, requests, *rest):
         os.kill(self.pids[1], signal.SIGSTOP)
         return real(self, requests, *rest)
 
-    monkeypatch.setattr(Pipeline, "_ask", ask)
+    monkeypatch.setattr(LaneProcesses, "ask", ask)
     with pytest.raises(ChildTimeoutError, match=r"lane 1 .*did nothing for 0\.5 s while building"):
         pipeline.__enter__()
