@@ -189,10 +189,8 @@ def _mutate_once(data: bytearray, base: Base, rng: random.Random) -> None:
         data[at:at] = rng.randbytes(rng.choice((1, 2, 4, 16, 300)))
     elif kind == 8:
         del data[at:]
-    else:
-        struct.pack_into(
-            "<H", data, min(at & ~1, len(data) - 2) if len(data) >= 2 else 0, rng.randrange(1 << 16)
-        )
+    elif len(data) >= 2:
+        struct.pack_into("<H", data, min(at & ~1, len(data) - 2), rng.randrange(1 << 16))
 
 
 def _put(data: bytearray, at: int, value: int) -> None:
