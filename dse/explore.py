@@ -24,7 +24,7 @@ from dse.profiling.cache import ProfileCache
 from dse.profiling.measured import profile as measure_costs
 from dse.profiling.options import ProfileOptions
 from dse.progress import Progress, SilentProgress
-from dse.record import write_failure, write_inputs, write_measurements, write_result
+from dse.record import write_failure, write_inputs, write_measurements, write_result, write_trace
 from dse.reports.html import write_report
 from dse.results import PlanResult, Proof, RunResult
 from dse.rounds import Outcome, measure_in_rounds
@@ -83,6 +83,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         files = _keep_stages(folder, stager, result)
         write_result(folder.path, result, files)
         write_measurements(folder.path, measurements.all)
+        write_trace(folder.path, result, measurements.all)
         write_report(folder.path / "report.html", result)
         return replace(result, run_dir=folder.finish())
     except InputError:

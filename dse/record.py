@@ -13,6 +13,7 @@ from dse.files import write_json, write_text
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, write_mapping
 from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.trace import trace_measurement, write_perfetto_trace
 from dse.placement import PlacedMapping
 from dse.platforms import Platform
 from dse.results import PlanResult, RunResult
@@ -41,6 +42,13 @@ def write_measurements(folder: Path, measurements: tuple[PlanMeasurement, ...]) 
             "plans": [measurement_json(measurement) for measurement in measurements],
         },
     )
+
+
+def write_trace(folder: Path, result: RunResult, measurements: tuple[PlanMeasurement, ...]) -> None:
+    """Write ``trace.pftrace``: the answer while it was measured, for https://ui.perfetto.dev."""
+    for measurement in measurements:
+        if measurement.plan == result.best.name:
+            write_perfetto_trace(folder / "trace.pftrace", trace_measurement(measurement))
 
 
 def measurement_json(measurement: PlanMeasurement) -> dict[str, Any]:

@@ -111,6 +111,8 @@ class PlanMeasurement:
     ----------
     plan
         Its name.
+    layout
+        What was run.
     repeats
         In the order taken; undisturbed ones decide where there are at least two.
     empty
@@ -126,6 +128,7 @@ class PlanMeasurement:
     """
 
     plan: str
+    layout: PipelinePlan
     repeats: tuple[Repeat, ...]
     empty: tuple[LaneTimes, ...]
     memory_bytes: int
@@ -309,6 +312,7 @@ def _measure_once(
         memory = [run.memory for run in repeat.runs]
         done = PlanMeasurement(
             plan.name,
+            plan,
             (repeat,),
             empty,
             sum(lane.peak_rss_bytes - lane.empty_rss_bytes for lane in memory),

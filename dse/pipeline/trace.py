@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dse.files import write_bytes, write_text
+from dse.pipeline.measure import PlanMeasurement
 from dse.pipeline.plan import PipelinePlan, entering_stages, final_stages
 from dse.pipeline.protobuf import Message
 from dse.pipeline.supervise import LaneRun
@@ -97,6 +98,11 @@ def build_trace(plan: PipelinePlan, runs: Sequence[LaneRun], max_frames: int = M
         counters.append(Counter(number, "throughput", "frames/s", _rate(left)))
     names = tuple(f"lane {number} of {plan.name}" for number in range(len(plan.lanes)))
     return Trace(plan.name, names, tuple(tracks), tuple(counters))
+
+
+def trace_measurement(measurement: PlanMeasurement, max_frames: int = MAX_FRAMES) -> Trace:
+    """Draw the last repeat of a measurement that counts."""
+    return build_trace(measurement.layout, measurement.counted[-1].runs, max_frames)
 
 
 def write_chrome_trace(path: Path, trace: Trace) -> None:
