@@ -61,7 +61,8 @@ def useful_slots(blocks: Blocks) -> tuple[int, ...]:
 
     A slot is dominated when another one of the same cluster needs no more cores anywhere, runs
     every block it runs, and is at least as fast on all of them.  Slots with measured whole stages
-    are kept.  Dropping the others changes neither the best period nor the fewest cores for it.
+    are kept, and dominate none (a measured stage may be slower than its sum).  Dropping the others
+    changes neither the best period nor the fewest cores for it.
     """
     problem = blocks.problem
     measured = {slot for _, slot in problem.measured_ns}
@@ -72,7 +73,8 @@ def useful_slots(blocks: Blocks) -> tuple[int, ...]:
         if not blocks.allowed[:, slot].any():
             continue
         dominated = slot not in measured and any(
-            problem.slots[other].cluster == problem.slots[slot].cluster
+            other not in measured
+            and problem.slots[other].cluster == problem.slots[slot].cluster
             and (problem.cores[other] <= problem.cores[slot]).all()
             and problem.overhead[other] <= problem.overhead[slot]
             and (cost[:, other] <= cost[:, slot]).all()

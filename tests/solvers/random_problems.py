@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from hypothesis import strategies as st
 
 from solvers.problem import Constant, Flow, Pin, Problem, Slot, StageTime
+
+FACTOR = float(os.environ.get("SOLVERS_EXAMPLES_FACTOR", "0.35"))
+
+
+def examples(n):
+    """Number of examples of a property test: set SOLVERS_EXAMPLES_FACTOR=10 for thousands."""
+    return max(10, round(n * FACTOR))
 
 
 @st.composite

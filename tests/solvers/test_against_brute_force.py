@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from random_problems import problems
+from random_problems import examples, problems
 
 from solvers.bounds import throughput_bound_hz
 from solvers.errors import InfeasibleError
@@ -16,7 +16,7 @@ from solvers.mapping import Family, Status
 from solvers.problem import Limits
 from solvers.registry import solve
 
-MANY = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(250), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def periods(evaluation):
@@ -76,7 +76,7 @@ def test_branching_all_orders_equals_brute_force(problem):
         assert periods(found.evaluation) == periods(oracle.evaluation)
 
 
-@settings(MANY, max_examples=100)
+@settings(MANY, max_examples=examples(100))
 @given(problem=problems(max_layers=4))
 def test_nothing_beats_the_bound_even_with_shared_units(problem):
     oracle = search_exhaustively(problem, True)
@@ -85,7 +85,7 @@ def test_nothing_beats_the_bound_even_with_shared_units(problem):
         assert oracle.evaluation.throughput_hz <= bound * (1 + 1e-9)
 
 
-@settings(MANY, max_examples=100)
+@settings(MANY, max_examples=examples(100))
 @given(problem=problems())
 def test_deterministic_and_rescored(problem):
     first, second = (solve(problem, "lanes", Limits(seed=3)) for _ in range(2))
@@ -98,7 +98,7 @@ def test_deterministic_and_rescored(problem):
         assert evaluate(problem, first.mapping) == first.evaluation
 
 
-@settings(MANY, max_examples=100)
+@settings(MANY, max_examples=examples(100))
 @given(problem=problems(chain=True))
 def test_a_core_more_never_hurts(problem):
     before = solve(problem)
@@ -109,7 +109,7 @@ def test_a_core_more_never_hurts(problem):
         assert periods(after.evaluation) >= periods(before.evaluation)
 
 
-@settings(MANY, max_examples=100)
+@settings(MANY, max_examples=examples(100))
 @given(problem=problems())
 def test_infeasible_before_search_is_infeasible_by_brute_force(problem):
     from solvers.topology import contract
@@ -118,3 +118,16 @@ def test_infeasible_before_search_is_infeasible_by_brute_force(problem):
         contract(problem)
     except InfeasibleError:
         assert search_exhaustively(problem, True).status is Status.INFEASIBLE
+
+
+@pytest.mark.slow
+@settings(MANY, max_examples=3000)
+@given(problem=problems(links="target"))
+def test_thousands_of_instances(problem):
+    """Every feature mixed, chains and branching graphs: proved optima equal brute force."""
+    oracle = search_exhaustively(problem, False)
+    found = solve(problem, "ideal_dp")
+    assert (found.evaluation is None) == (oracle.evaluation is None)
+    if found.evaluation is not None:
+        assert found.status is Status.OPTIMAL
+        assert periods(found.evaluation) == periods(oracle.evaluation)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_problems import problems
+from random_problems import examples, problems
 
 from benchmarks.scale import random_problem
 from solvers.assignment import anneal, round_prices
@@ -23,7 +23,7 @@ from solvers.registry import solve
 from solvers.rotations import AnyOrderCosts, best_rotation
 from solvers.topology import contract
 
-MANY = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def order_of(blocks):
@@ -76,7 +76,7 @@ def test_loads_are_what_the_evaluator_says(problem, data):
         assert [busy[u] for u in range(len(loads.slots))] == loads.load
 
 
-@settings(MANY, max_examples=40)
+@settings(MANY, max_examples=examples(40))
 @given(problem=problems(max_layers=4), free=st.booleans())
 def test_between_contiguous_and_brute_force(problem, free):
     problem = replace(problem, free_within_unit=free)
@@ -92,7 +92,7 @@ def test_between_contiguous_and_brute_force(problem, free):
         assert found.evaluation.frames_per_ns == oracle.evaluation.frames_per_ns
 
 
-@settings(MANY, max_examples=30)
+@settings(MANY, max_examples=examples(30))
 @given(problem=problems(max_layers=6), data=st.data())
 def test_annealing_repeats_and_never_worsens(problem, data):
     try:
@@ -141,7 +141,7 @@ def test_any_order_costs_are_the_loads(problem, data):
                 assert cheap == loads.load[0]
 
 
-@settings(MANY, max_examples=60)
+@settings(MANY, max_examples=examples(60))
 @given(problem=problems(max_layers=5))
 def test_rotations_are_plans(problem):
     problem = replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from random_problems import problems
+from random_problems import examples, problems
 
 from solvers.alternatives import alternatives, signature
 from solvers.baselines import Role, baselines
@@ -15,7 +15,7 @@ from solvers.mapping import Status
 from solvers.problem import Flow, Pin, Problem, Slot
 from solvers.registry import solve
 
-SOME = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def big_little(n_layers=8, seed=1, **extra):

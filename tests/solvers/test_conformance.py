@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from random_problems import problems
+from random_problems import examples, problems
 
 from solvers.errors import CapError, UnsupportedProblemError
 from solvers.evaluate import evaluate
@@ -15,7 +15,7 @@ from solvers.registry import SOLVERS, solve
 
 
 @pytest.mark.parametrize("name", sorted(SOLVERS))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(max_layers=4))
 def test_feasible_rescored_deterministic_and_within_bounds(name, problem):
     limits = Limits(time_s=2.0, seed=5)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_problems import problems
+from random_problems import examples, problems
 
 from solvers.evaluate import score_key
 from solvers.exhaustive import search_exhaustively
@@ -15,7 +15,7 @@ from solvers.mapping import Status
 from solvers.problem import Goal, Objective
 from solvers.registry import solve
 
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def compare(problem):
@@ -47,7 +47,7 @@ def test_throughput_under_a_latency_ceiling(problem, ceiling):
     compare(replace(problem, objective=Objective(max_latency_ns=ceiling)))
 
 
-@settings(MANY, max_examples=25)
+@settings(MANY, max_examples=examples(25))
 @given(problem=problems(max_layers=3, chain=True), data=st.data())
 def test_energy_and_power(problem, data):
     power = tuple(data.draw(st.integers(1, 30)) * 10_000 for _ in problem.slots)

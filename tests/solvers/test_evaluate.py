@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_problems import problems
+from random_problems import examples, problems
 
 from solvers.errors import MappingError, ProblemError
 from solvers.evaluate import evaluate, score_key, stage_memory_bytes
@@ -112,7 +112,7 @@ def test_memory_by_hand():
     assert evaluate(problem, PIPELINE).memory_bytes == (1907 + 98, 1000 + 20 + 21)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(memory=True), data=st.data())
 def test_memory_equals_a_step_by_step_simulation(problem, data):
     layers = sorted(data.draw(st.sets(st.integers(0, problem.n_layers - 1), min_size=1)))

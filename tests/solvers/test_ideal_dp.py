@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from random_problems import problems
+from random_problems import examples, problems
 
 from solvers.errors import CapError, InfeasibleError
 from solvers.exhaustive import search_exhaustively
@@ -18,7 +18,7 @@ from solvers.problem import Problem, Slot
 from solvers.registry import solve
 from solvers.topology import contract
 
-MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @MANY
@@ -54,7 +54,7 @@ def test_always_proved_where_links_depend_on_the_receiver(problem):
     assert found.status in (Status.OPTIMAL, Status.INFEASIBLE)
 
 
-@settings(MANY, max_examples=100)
+@settings(MANY, max_examples=examples(100))
 @given(problem=problems(chain=False))
 def test_ideals_are_all_closed_sets(problem):
     try:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ortools.linear_solver import pywraplp
-from random_problems import problems
+from random_problems import examples, problems
 
 from solvers.bounds import bound_costs, period_bound_ns, relaxation
 from solvers.errors import CapError, InfeasibleError, ProblemError
@@ -18,11 +18,11 @@ from solvers.evaluate import stage_compute_ns
 from solvers.interval_dp import IntervalTable, useful_slots
 from solvers.knapsack import Knapsack, LaneType
 from solvers.order_costs import Links, OrderCosts
-from solvers.problem import Flow, Limits, Problem, Slot
+from solvers.problem import Flow, Limits, Problem, Slot, StageTime
 from solvers.registry import solve
 from solvers.topology import contract, orders
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @QUICK
@@ -170,3 +170,15 @@ def test_periods_fall_with_cores():
     best = np.minimum.accumulate(np.minimum.accumulate(periods, 0), 1)
     assert (np.diff(best, axis=0) <= 0).all()
     assert (np.diff(best, axis=1) <= 0).all()
+
+
+def test_a_slot_with_slower_measured_stages_dominates_no_other():
+    """Regression: one core measured at 3 ns for the whole model hid two cores at 1 ns."""
+    problem = Problem(
+        np.array([[1, 1]]),
+        np.ones((1, 2), bool),
+        (Slot(0, 1), Slot(0, 2)),
+        (2,),
+        stage_times=(StageTime(frozenset({0}), 0, 3),),
+    )
+    assert solve(problem).evaluation.lanes[0].period_ns == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
-from random_problems import problems
+from random_problems import examples, problems
 from test_baselines import big_little
 
 from solvers.evaluate import evaluate, score_key
@@ -11,7 +11,7 @@ from solvers.published import PUBLISHED, published_plans
 from solvers.registry import solve
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(chain=True, features=False))
 def test_no_heuristic_beats_the_exact_answer(problem):
     answer = solve(problem)
