@@ -19,7 +19,7 @@ POINTS = st.integers(1, 4).flatmap(
 )
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=200)
 @given(points=POINTS)
 def test_the_front_is_what_nothing_dominates(points):
     front = pareto_front(points)
