@@ -1,7 +1,7 @@
 """The one definition of every predicted quantity: compute, busy, period, latency, memory, energy.
 
-Nothing else in the package re-defines these; every solver's answer is scored here again before
-anyone sees it.  In one sentence each:
+Constraints are in ``solvers.violations``.  Nothing else in the package re-defines these; every
+solver's answer is scored here again before anyone sees it.  In one sentence each:
 
 compute
     Sum of the layer costs plus the slot's overhead per invocation, or the measured time of that
@@ -30,102 +30,29 @@ energy
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from solvers.errors import MappingError
+from solvers.evaluation import Evaluation, LaneEvaluation, StageEvaluation, Violation, rate_shares
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.problem import Goal, Problem
+from solvers.violations import home_of, violations
 
-NS_PER_S = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class StageEvaluation:
-    """Predicted quantities of one stage."""
-
-    compute_ns: int
-    receive_ns: int
-    busy_ns: int
-    memory_bytes: int
-    send_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LaneEvaluation:
-    """Predicted quantities of one lane; ``bottleneck`` is the index of the stage that sets the period."""
-
-    stages: tuple[StageEvaluation, ...]
-    period_ns: int
-    latency_ns: int
-    bottleneck: int
-
-    @property
-    def throughput_hz(self) -> float:
-        """Frames per second of the lane."""
-        return 1e9 / self.period_ns if self.period_ns else float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken constraint: name, what it demands, what the limit is, and the unit."""
-
-    constraint: str
-    demand: float
-    limit: float
-    unit: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Predicted quantities of a mapping.
-
-    ``memory_bytes`` and ``cores_used`` are per cluster.  ``energy_nj`` is per frame, None where
-    no power is known.
-    """
-
-    lanes: tuple[LaneEvaluation, ...]
-    memory_bytes: tuple[int, ...]
-    cores_used: tuple[int, ...]
-    energy_nj: int | None
-    violations: tuple[Violation, ...]
-
-    @property
-    def feasible(self) -> bool:
-        """Whether every constraint holds."""
-        return not self.violations
-
-    @property
-    def throughput_hz(self) -> float:
-        """Frames per second: sum over lanes."""
-        return sum(lane.throughput_hz for lane in self.lanes)
-
-    @property
-    def frames_per_ns(self) -> Fraction:
-        """Exact throughput over the lanes that have a period above zero."""
-        return sum((Fraction(1, lane.period_ns) for lane in self.lanes if lane.period_ns), Fraction(0))
-
-    @property
-    def latency_ns(self) -> int:
-        """Of the worst lane."""
-        return max(lane.latency_ns for lane in self.lanes)
-
-    @property
-    def mean_latency_ns(self) -> float:
-        """Weighted by the rates of the lanes."""
-        return float(sum(w * lane.latency_ns for w, lane in zip(_shares(self.lanes), self.lanes)))
-
-    @property
-    def n_stages(self) -> int:
-        """Stages of all lanes."""
-        return sum(len(lane.stages) for lane in self.lanes)
-
-    @property
-    def n_cores(self) -> int:
-        """Cores of all clusters."""
-        return sum(self.cores_used)
+__all__ = [
+    "Evaluation",
+    "LaneEvaluation",
+    "ScoreKey",
+    "StageEvaluation",
+    "Violation",
+    "evaluate",
+    "live_in",
+    "live_out",
+    "score_key",
+    "stage_compute_ns",
+    "stage_memory_bytes",
+]
 
 
 ScoreKey = tuple[int, Fraction, Fraction, int, int, int]
@@ -245,10 +172,8 @@ def evaluate(problem: Problem, mapping: Mapping) -> Evaluation:
     energy = _energy_pj(problem, mapping, lanes)
     rounded = None if energy is None else round(energy / 1000)
     evaluation = Evaluation(lanes, tuple(memory), _cores_used(problem, mapping), rounded, ())
-    violations = tuple(_violations(problem, mapping, evaluation, energy))
-    if not violations:
-        return evaluation
-    return Evaluation(lanes, evaluation.memory_bytes, evaluation.cores_used, evaluation.energy_nj, violations)
+    broken = tuple(violations(problem, mapping, evaluation, energy))
+    return replace(evaluation, violations=broken) if broken else evaluation
 
 
 def _check_structure(problem: Problem, mapping: Mapping) -> None:
@@ -269,13 +194,8 @@ def _check_structure(problem: Problem, mapping: Mapping) -> None:
                 raise MappingError(f"{where} names slot {stage.slot} of {len(problem.slots)}")
 
 
-def _home(lane: Lane) -> dict[int, int]:
-    """Stage number by layer (the last one for a layer that is in several)."""
-    return {layer: number for number, stage in enumerate(lane.stages) for layer in stage.layers}
-
-
 def _evaluate_lane(problem: Problem, lane: Lane) -> LaneEvaluation:
-    home = _home(lane)
+    home = home_of(lane)
     stages = []
     by_unit: dict[int, int] = {}
     unit_done: dict[int, int] = {}
@@ -339,22 +259,12 @@ def _cores_used(problem: Problem, mapping: Mapping) -> tuple[int, ...]:
     return tuple(used)
 
 
-def _shares(lanes: Sequence[LaneEvaluation]) -> list[Fraction]:
-    """Share of the frames that each lane gets: in proportion to the rates."""
-    instant = sum(1 for lane in lanes if not lane.period_ns)
-    if instant:
-        return [Fraction(0 if lane.period_ns else 1, instant) for lane in lanes]
-    rates = [Fraction(1, lane.period_ns) for lane in lanes]
-    total = sum(rates, Fraction(0))
-    return [rate / total for rate in rates]
-
-
 def _energy_pj(problem: Problem, mapping: Mapping, lanes: Sequence[LaneEvaluation]) -> Fraction | None:
     """Energy per frame in picojoules (mW times ns), exactly."""
     if problem.active_power_mw is None:
         return None
     energy = Fraction(0)
-    for share, lane, scored in zip(_shares(lanes), mapping.lanes, lanes):
+    for share, lane, scored in zip(rate_shares(lanes), mapping.lanes, lanes):
         for stage, numbers in zip(lane.stages, scored.stages):
             energy += share * numbers.busy_ns * problem.active_power_mw[stage.slot]
     if all(lane.period_ns for lane in lanes):
@@ -362,129 +272,3 @@ def _energy_pj(problem: Problem, mapping: Mapping, lanes: Sequence[LaneEvaluatio
             (Fraction(1, lane.period_ns) for lane in lanes), Fraction(0)
         )
     return energy
-
-
-def _violations(
-    problem: Problem, mapping: Mapping, evaluation: Evaluation, energy_pj: Fraction | None
-) -> Iterator[Violation]:
-    for number, lane in enumerate(mapping.lanes):
-        yield from _lane_violations(problem, lane, f"lane {number}")
-    yield from _unit_violations(problem, mapping)
-    yield from _limit_violations(problem, evaluation)
-    yield from _power_violations(problem, evaluation, energy_pj)
-
-
-def _lane_violations(problem: Problem, lane: Lane, where: str) -> Iterator[Violation]:
-    times_placed = [0] * problem.n_layers
-    for stage in lane.stages:
-        for layer in stage.layers:
-            times_placed[layer] += 1
-            if not problem.supported[layer, stage.slot]:
-                yield Violation(
-                    "unsupported", 1, 0, "layers", f"{where}: slot {stage.slot} can not run layer {layer}"
-                )
-    for layer, times in enumerate(times_placed):
-        if times != 1:
-            yield Violation("coverage", times, 1, "stages", f"{where}: layer {layer} is in {times} stages")
-    home = _home(lane)
-    backward = [(a, b) for a, b in problem.edges if a in home and b in home and home[a] > home[b] and a != b]
-    if backward:
-        a, b = backward[0]
-        yield Violation(
-            "stage order",
-            len(backward),
-            0,
-            "edges",
-            f"{where}: layer {b} needs layer {a}, which sits in a later stage (stages must be convex "
-            "and listed in topological order)",
-        )
-    for group in problem.groups:
-        n_homes = len({home.get(layer) for layer in group})
-        if n_homes > 1:
-            yield Violation("group", n_homes, 1, "stages", f"{where}: layers {group} share state")
-    for together in problem.colocated:
-        units = {lane.stages[home[layer]].unit for layer in together if layer in home}
-        if len(units) > 1:
-            yield Violation("colocated", len(units), 1, "units", f"{where}: layers {together}")
-    yield from _pin_violations(problem, lane, home, where)
-    if problem.max_stages is not None and len(lane.stages) > problem.max_stages:
-        yield Violation("max_stages", len(lane.stages), problem.max_stages, "stages", where)
-
-
-def _pin_violations(problem: Problem, lane: Lane, home: dict[int, int], where: str) -> Iterator[Violation]:
-    owner: dict[int, int] = {}  # unit -> pin
-    for number, pin in enumerate(problem.pins):
-        homes = {home[layer] for layer in pin.layers if layer in home}
-        if len(homes) > 1:
-            yield Violation(
-                "pin",
-                len(homes),
-                1,
-                "stages",
-                f"{where}: pin {number} splits over {len(homes)} stages",
-            )
-        for stage in (lane.stages[n] for n in sorted(homes)):
-            if stage.slot not in pin.slots:
-                yield Violation(
-                    "pin", 1, 0, "stages", f"{where}: pin {number} does not allow slot {stage.slot}"
-                )
-            if owner.setdefault(stage.unit, number) != number:
-                yield Violation(
-                    "pin",
-                    2,
-                    1,
-                    "pins",
-                    f"{where}: pins {owner[stage.unit]} and {number} share the cores of unit {stage.unit}",
-                )
-
-
-def _unit_violations(problem: Problem, mapping: Mapping) -> Iterator[Violation]:
-    seen: dict[int, tuple[int, Stage]] = {}
-    for number, lane in enumerate(mapping.lanes):
-        for stage in lane.stages:
-            first_lane, first = seen.setdefault(stage.unit, (number, stage))
-            if first.slot != stage.slot:
-                yield Violation(
-                    "unit", 2, 1, "slots", f"unit {stage.unit} is used as slot {first.slot} and {stage.slot}"
-                )
-            if first_lane != number:
-                yield Violation(
-                    "unit", 2, 1, "lanes", f"lanes {first_lane} and {number} share unit {stage.unit}"
-                )
-
-
-def _limit_violations(problem: Problem, evaluation: Evaluation) -> Iterator[Violation]:
-    for cluster, (used, size) in enumerate(zip(evaluation.cores_used, problem.cluster_sizes)):
-        if used > size:
-            yield Violation("cores", used, size, "cores", f"cluster {cluster}")
-    n_lanes = len(evaluation.lanes)
-    if problem.stateful and n_lanes > problem.n_streams:
-        yield Violation("streams", n_lanes, problem.n_streams, "lanes", "state between frames")
-    if problem.max_lanes is not None and n_lanes > problem.max_lanes:
-        yield Violation("max_lanes", n_lanes, problem.max_lanes, "lanes", "")
-    if problem.memory_limits_bytes is not None:
-        for cluster, (used, limit) in enumerate(zip(evaluation.memory_bytes, problem.memory_limits_bytes)):
-            if limit is not None and used > limit:
-                yield Violation("memory", used, limit, "bytes", f"cluster {cluster}")
-    total = sum(evaluation.memory_bytes)
-    if problem.total_memory_limit_bytes is not None and total > problem.total_memory_limit_bytes:
-        yield Violation("total memory", total, problem.total_memory_limit_bytes, "bytes", "all clusters")
-    latency = problem.objective.max_latency_ns
-    if latency is not None and evaluation.latency_ns > latency:
-        yield Violation("latency", evaluation.latency_ns, latency, "ns", "worst lane")
-    floor = problem.objective.min_throughput_hz
-    instant = any(not lane.period_ns for lane in evaluation.lanes)
-    if floor is not None and not instant and evaluation.frames_per_ns * NS_PER_S < Fraction(floor):
-        yield Violation("throughput", evaluation.throughput_hz, floor, "frames/s", "floor not reached")
-
-
-def _power_violations(
-    problem: Problem, evaluation: Evaluation, energy_pj: Fraction | None
-) -> Iterator[Violation]:
-    """Mean power is energy per frame times frames per time."""
-    if problem.max_power_mw is None or energy_pj is None:
-        return
-    if all(lane.period_ns for lane in evaluation.lanes):
-        power = energy_pj * evaluation.frames_per_ns
-        if power > problem.max_power_mw:
-            yield Violation("power", float(power), problem.max_power_mw, "mW", "mean over all clusters")

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from solvers.evaluate import Evaluation
+    from solvers.evaluation import Evaluation
 
 
 @dataclass(frozen=True, slots=True)
