@@ -30,14 +30,15 @@ class CalmWatch:
     Parameters
     ----------
     worker
-        The slot's process, whose own work does not disturb.
+        The slot's process, whose own work does not disturb; nor does that of this process, which only
+        works while the other one waits for it.
     """
 
     def __init__(self, worker: SlotWorker) -> None:
         self._worker = worker
         self._start = time.monotonic()
         self._before = conditions.snapshot(worker.cores)
-        self._own_before = _cpu_seconds(worker.pid)
+        self._own_before = _cpu_seconds(worker.pid) + time.process_time()
         self._waited_before = _waited_ns(worker.pid)
 
     def disturbance(self) -> str:
@@ -52,7 +53,7 @@ class CalmWatch:
             return f"its threads waited for their cores for {waiting:.0%} of the time"
         if took_s < SHORTEST_WATCH_S:
             return ""
-        own_s = max(0.0, _cpu_seconds(self._worker.pid) - self._own_before)
+        own_s = max(0.0, _cpu_seconds(self._worker.pid) + time.process_time() - self._own_before)
         after = conditions.snapshot(self._worker.cores)
         return "; ".join(conditions.drift(self._before, after, own_busy_s=own_s).warnings)
 

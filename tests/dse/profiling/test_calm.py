@@ -3,13 +3,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dse.conditions import Conditions, CoreTimes
 from dse.platforms import Slot
+from dse.profiling import calm
 from dse.profiling.cache import Record
 from dse.profiling.calm import CalmWatch, precise_enough
 from dse.profiling.options import ProfileOptions
@@ -41,15 +43,41 @@ def test_competitor_on_the_same_core_is_noticed(worker: SlotWorker) -> None:
             rival.communicate()
 
 
-def test_own_work_is_no_disturbance(worker: SlotWorker) -> None:
-    # Other tests may run beside this one: one calm second within many is enough.
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        watch = CalmWatch(worker)
-        worker.time([("m", 0, 5)])
-        if watch.disturbance() == "":
-            return
-    pytest.skip("this machine is never calm")
+def watch(
+    monkeypatch: pytest.MonkeyPatch, *, waited_s: float, busy_s: float, own_s: float, took_s: float
+) -> str:
+    """Let a second pass in which the kernel counts this much."""
+    times = iter([100.0, 100.0 + took_s])
+    waited = iter([5, 5 + round(waited_s * 1e9)])
+    own = iter([3.0, 3.0 + own_s])
+    ticks = os.sysconf("SC_CLK_TCK")
+    snapshots = iter(
+        [
+            calm_conditions(CoreTimes(0, 0, 0)),
+            calm_conditions(CoreTimes(round(busy_s * ticks), round((took_s - busy_s) * ticks), 0)),
+        ]
+    )
+    monkeypatch.setattr(calm.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(calm.time, "process_time", lambda: 0.0)
+    monkeypatch.setattr(calm, "_waited_ns", lambda _: next(waited))
+    monkeypatch.setattr(calm, "_cpu_seconds", lambda _: next(own))
+    monkeypatch.setattr(calm.conditions, "snapshot", lambda _: next(snapshots))
+    found = calm.CalmWatch(SimpleNamespace(pid=1, cores=(0,))).disturbance()  # type: ignore[arg-type]
+    monkeypatch.undo()
+    return found
+
+
+def calm_conditions(times: CoreTimes) -> Conditions:
+    return Conditions({}, {}, {}, {0: times}, None, None, None, None)
+
+
+def test_only_the_work_and_the_waiting_of_others_disturb(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert watch(monkeypatch, waited_s=0.0, busy_s=0.9, own_s=0.9, took_s=1.0) == ""
+    assert watch(monkeypatch, waited_s=0.04, busy_s=0.9, own_s=0.85, took_s=1.0) == ""
+    assert "waited" in watch(monkeypatch, waited_s=0.06, busy_s=0.9, own_s=0.9, took_s=1.0)
+    assert "other programs" in watch(monkeypatch, waited_s=0.0, busy_s=0.9, own_s=0.5, took_s=1.0)
+    # Hundredths of a second tell nothing of so short a time.
+    assert watch(monkeypatch, waited_s=0.0, busy_s=0.1, own_s=0.0, took_s=0.1) == ""
 
 
 def record(*calm: bool) -> Record:

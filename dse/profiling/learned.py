@@ -1,0 +1,291 @@
+"""Predicting layer costs from profiles that were made before: a regression per slot.
+
+For every slot (core type and thread count) the logarithm of the cost is learned from what a layer
+is: operator, arithmetic, bytes, shapes, types.  How good that is, is measured by leaving out one
+model at a time, since layers of one model resemble each other.  Needs scikit-learn
+(``pip install 'tflite-dse[learned]'``).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dse.costs import Cost, CostTable
+from dse.errors import InputError, MissingExtraError
+from dse.graph import Layer, LayerGraph
+from dse.platforms import Link, Slot
+from dse.profiling.analytic import traffic_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FLOOR_NS = 500.0  # shorter costs can not be told apart from the clock
+N_TREES = 400
+FEWEST_MODELS = 3
+NUMBERS = (
+    "macs",
+    "element_ops",
+    "traffic_bytes",
+    "weight_bytes",
+    "input_bytes",
+    "output_bytes",
+    "output_elements",
+    "output_channels",
+    "input_channels",
+    "macs_per_output",
+    "macs_per_byte",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A layer, described by numbers, and what it cost.
+
+    Parameters
+    ----------
+    model
+        Name of its model: examples of one model are left out together.
+    op, dtype
+        Operator kind, and element type of its output.
+    numbers
+        In the order of ``NUMBERS``, as logarithms.
+    cost_ns
+        Measured.
+    """
+
+    model: str
+    op: str
+    dtype: str
+    numbers: tuple[float, ...]
+    cost_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """How far predictions are off for models that were not learned from.
+
+    Parameters
+    ----------
+    layer_error
+        Median relative error of a layer; layers below the floor count as the floor.
+    model_error
+        Median relative error of the sum over a model.
+    n_layers, n_models
+        Over how many.
+    """
+
+    layer_error: float
+    model_error: float
+    n_layers: int
+    n_models: int
+
+
+def numbers_of(graph: LayerGraph, layer: Layer) -> tuple[float, ...]:
+    """Describe a layer by numbers, see ``NUMBERS``."""
+    inputs = [graph.tensors[tensor] for tensor in layer.inputs]
+    outputs = [graph.tensors[tensor] for tensor in layer.outputs]
+    n_out = sum(math.prod(tensor.shape) for tensor in outputs)
+    traffic = traffic_bytes(graph, layer)
+    macs = layer.macs or 0
+    raw = (
+        macs,
+        layer.element_ops or 0,
+        traffic,
+        layer.weight_bytes,
+        sum(tensor.n_bytes for tensor in inputs),
+        sum(tensor.n_bytes for tensor in outputs),
+        n_out,
+        max((tensor.shape[-1] for tensor in outputs if tensor.shape), default=1),
+        max((tensor.shape[-1] for tensor in inputs if tensor.shape), default=1),
+        macs / max(1, n_out),
+        macs / max(1, traffic),
+    )
+    return tuple(math.log1p(value) for value in raw)
+
+
+def examples_of(graph: LayerGraph, table: CostTable, slot: Slot) -> tuple[Example, ...]:
+    """Return what a measured table teaches about a slot.
+
+    Layers without a cost of their own (unsupported, or inside another layer's kernel) are left out;
+    identical layers count once.
+    """
+    column = table.slots.index(slot)
+    found: dict[str, Example] = {}
+    for layer, row in zip(graph.layers, table.costs, strict=True):
+        cost = row[column]
+        if cost.median_ns is None or not cost.samples_ns:
+            continue
+        dtype = graph.tensors[layer.outputs[0]].dtype if layer.outputs else ""
+        numbers = numbers_of(graph, layer)
+        found.setdefault(layer.key, Example(graph.name, layer.op, dtype, numbers, cost.median_ns))
+    return tuple(found.values())
+
+
+class Predictor:
+    """Learned costs on some slots.
+
+    Parameters
+    ----------
+    examples
+        By slot.
+    links
+        Of the platform that the examples are from.
+    platform_name
+        For people.
+
+    Raises
+    ------
+    InputError
+        A slot has no examples.
+    MissingExtraError
+        scikit-learn is not installed.
+    """
+
+    def __init__(
+        self,
+        examples: Mapping[Slot, Sequence[Example]],
+        *,
+        links: Sequence[Link] = (),
+        platform_name: str = "learned",
+    ) -> None:
+        empty = [str(slot) for slot, known in examples.items() if not known]
+        if empty or not examples:
+            raise InputError(f"there are no measured layers to learn from ({', '.join(empty) or 'no slots'})")
+        self.examples = {slot: tuple(known) for slot, known in examples.items()}
+        self._links = tuple(links)
+        self._platform_name = platform_name
+        self._forms = {slot: _Form(known) for slot, known in self.examples.items()}
+        self._models = {slot: _fit(self._forms[slot], known) for slot, known in self.examples.items()}
+
+    def predict(self, graph: LayerGraph) -> CostTable:
+        """Predict a model on every learned slot.
+
+        The conditions tell the validation error and what is outside of the range of the examples.
+        """
+        columns = []
+        for slot, model in self._models.items():
+            layers = [_unlabelled(graph, layer) for layer in graph.layers]
+            columns.append([_cost_ns(value) for value in model.predict(self._forms[slot].matrix(layers))])
+        return CostTable(
+            model_hash="",
+            model_name=graph.name,
+            platform_name=self._platform_name,
+            slots=tuple(self._models),
+            costs=tuple(
+                tuple(Cost(column[layer], source="learned") for column in columns)
+                for layer in range(len(graph.layers))
+            ),
+            overhead_ns=tuple(0 for _ in self._models),
+            whole=tuple(None for _ in self._models),
+            links=self._links,
+            conditions={
+                "method": "learned",
+                "outside_range": list(self.outside(graph)),
+                "validation": {str(slot): _as_json(validate(known)) for slot, known in self.examples.items()},
+            },
+        )
+
+    def outside(self, graph: LayerGraph) -> tuple[str, ...]:
+        """Return the layers that are unlike everything that was learned from, and why."""
+        known = next(iter(self.examples.values()))
+        ops = {example.op for example in known}
+        low = [min(e.numbers[i] for e in known) for i in range(len(NUMBERS))]
+        high = [max(e.numbers[i] for e in known) for i in range(len(NUMBERS))]
+        found = []
+        for layer in graph.layers:
+            numbers = numbers_of(graph, layer)
+            wide = [n for n, a, x, b in zip(NUMBERS, low, numbers, high, strict=True) if not a <= x <= b]
+            if layer.op not in ops:
+                found.append(f"{layer.name}: no example of {layer.op}")
+            elif wide:
+                found.append(f"{layer.name}: {', '.join(wide)} outside of the examples")
+        return tuple(found)
+
+
+def validate(examples: Sequence[Example]) -> Validation | None:
+    """Predict each model from the others; None with too few models.
+
+    Raises
+    ------
+    MissingExtraError
+        scikit-learn is not installed.
+    """
+    models = sorted({example.model for example in examples})
+    if len(models) < FEWEST_MODELS:
+        return None
+    layer_errors: list[float] = []
+    model_errors: list[float] = []
+    for left_out in models:
+        known = [example for example in examples if example.model != left_out]
+        asked = [example for example in examples if example.model == left_out]
+        form = _Form(known)
+        predicted = [_cost_ns(value) for value in _fit(form, known).predict(form.matrix(asked))]
+        for example, value in zip(asked, predicted, strict=True):
+            true = max(FLOOR_NS, example.cost_ns)
+            layer_errors.append(abs(max(FLOOR_NS, value) / true - 1))
+        total = sum(example.cost_ns for example in asked)
+        model_errors.append(abs(sum(predicted) / max(1, total) - 1))
+    return Validation(
+        statistics.median(layer_errors), statistics.median(model_errors), len(layer_errors), len(models)
+    )
+
+
+class _Form:
+    """How examples become rows of numbers: logarithms, and one column per operator and type seen."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._ops = sorted({example.op for example in examples})
+        self._dtypes = sorted({example.dtype for example in examples})
+
+    def matrix(self, examples: Sequence[Example]) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        return np.array(
+            [
+                [
+                    *example.numbers,
+                    *(example.op == op for op in self._ops),
+                    *(example.dtype == dtype for dtype in self._dtypes),
+                ]
+                for example in examples
+            ],
+            dtype=np.float64,
+        )
+
+
+def _fit(form: _Form, examples: Sequence[Example]) -> Any:
+    try:
+        from sklearn.ensemble import ExtraTreesRegressor
+    except ImportError:
+        raise MissingExtraError(
+            "learned predictions need scikit-learn: pip install 'tflite-dse[learned]'"
+        ) from None
+    import numpy as np
+
+    target = np.log([max(FLOOR_NS, example.cost_ns) for example in examples])
+    model = ExtraTreesRegressor(n_estimators=N_TREES, min_samples_leaf=2, max_features=0.6, random_state=0)
+    return model.fit(form.matrix(examples), target)
+
+
+def _unlabelled(graph: LayerGraph, layer: Layer) -> Example:
+    dtype = graph.tensors[layer.outputs[0]].dtype if layer.outputs else ""
+    return Example(graph.name, layer.op, dtype, numbers_of(graph, layer), 0)
+
+
+def _cost_ns(log_cost: float) -> int:
+    return max(1, round(math.exp(log_cost)))
+
+
+def _as_json(validation: Validation | None) -> dict[str, Any] | None:
+    if validation is None:
+        return None
+    return {
+        "layer_error": round(validation.layer_error, 4),
+        "model_error": round(validation.model_error, 4),
+        "n_layers": validation.n_layers,
+        "n_models": validation.n_models,
+    }
