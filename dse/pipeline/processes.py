@@ -221,7 +221,7 @@ class LaneProcesses:
 
     def _ended(self, error: DseError, doing: str) -> DseError:
         """End all lanes; return the error with what that costs."""
-        lost = ""
+        lost = "\n  Nothing had been delivered yet."
         if doing != BUILDING:
             counts = ", ".join(f"lane {lane}: {n}" for lane, n in enumerate(self.delivered))
             lost = (
