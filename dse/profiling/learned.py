@@ -1,9 +1,15 @@
 """Predicting layer costs from profiles that were made before: a regression per slot.
 
-For every slot (core type and thread count) the logarithm of the cost is learned from what a layer
-is: operator, arithmetic, bytes, shapes, types.  How good that is, is measured by leaving out one
-model at a time, since layers of one model resemble each other.  Needs scikit-learn
-(``pip install 'tflite-dse[learned]'``).
+For every slot (core type and thread count) there are two steps.  A roofline is fitted to the
+examples: for each heavy operator and width of type, a cost that is linear in arithmetic and bytes,
+with coefficients that are not negative and least *relative* residuals.  It extrapolates; what it
+misses is learned by randomised trees [1]_ from operator, shapes and types.  How good that is, is
+measured by leaving out one model at a time, since layers of one model resemble each other.  Needs
+scikit-learn (``pip install 'tflite-dse[learned]'``).
+
+References
+----------
+.. [1] P. Geurts, D. Ernst, L. Wehenkel, "Extremely randomized trees", Machine Learning 63, 2006.
 """
 
 from __future__ import annotations
@@ -24,8 +30,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 FLOOR_NS = 500.0  # shorter costs can not be told apart from the clock
-N_TREES = 400
+N_TREES = 100
 FEWEST_MODELS = 3
+FEWEST_FOR_A_LINE = 8
+HEAVY = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL", "TRANSPOSE_CONV"})
+NARROW = frozenset({"int8", "uint8"})
 NUMBERS = (
     "macs",
     "element_ops",
@@ -158,18 +167,15 @@ class Predictor:
         self.examples = {slot: tuple(known) for slot, known in examples.items()}
         self._links = tuple(links)
         self._platform_name = platform_name
-        self._forms = {slot: _Form(known) for slot, known in self.examples.items()}
-        self._models = {slot: _fit(self._forms[slot], known) for slot, known in self.examples.items()}
+        self._models = {slot: _Model(known) for slot, known in self.examples.items()}
 
     def predict(self, graph: LayerGraph) -> CostTable:
         """Predict a model on every learned slot.
 
         The conditions tell the validation error and what is outside of the range of the examples.
         """
-        columns = []
-        for slot, model in self._models.items():
-            layers = [_unlabelled(graph, layer) for layer in graph.layers]
-            columns.append([_cost_ns(value) for value in model.predict(self._forms[slot].matrix(layers))])
+        layers = [_unlabelled(graph, layer) for layer in graph.layers]
+        columns = [model.predict(layers) for model in self._models.values()]
         return CostTable(
             model_hash="",
             model_name=graph.name,
@@ -222,8 +228,7 @@ def validate(examples: Sequence[Example]) -> Validation | None:
     for left_out in models:
         known = [example for example in examples if example.model != left_out]
         asked = [example for example in examples if example.model == left_out]
-        form = _Form(known)
-        predicted = [_cost_ns(value) for value in _fit(form, known).predict(form.matrix(asked))]
+        predicted = _Model(known).predict(asked)
         for example, value in zip(asked, predicted, strict=True):
             true = max(FLOOR_NS, example.cost_ns)
             layer_errors.append(abs(max(FLOOR_NS, value) / true - 1))
@@ -257,27 +262,79 @@ class _Form:
         )
 
 
-def _fit(form: _Form, examples: Sequence[Example]) -> Any:
-    try:
-        from sklearn.ensemble import ExtraTreesRegressor
-    except ImportError:
-        raise MissingExtraError(
-            "learned predictions need scikit-learn: pip install 'tflite-dse[learned]'"
-        ) from None
-    import numpy as np
+class _Model:
+    """The fitted roofline, and trees for what it misses, of one slot."""
 
-    target = np.log([max(FLOOR_NS, example.cost_ns) for example in examples])
-    model = ExtraTreesRegressor(n_estimators=N_TREES, min_samples_leaf=2, max_features=0.6, random_state=0)
-    return model.fit(form.matrix(examples), target)
+    def __init__(self, examples: Sequence[Example]) -> None:
+        try:
+            from sklearn.ensemble import ExtraTreesRegressor
+        except ImportError:
+            raise MissingExtraError(
+                "learned predictions need scikit-learn: pip install 'tflite-dse[learned]'"
+            ) from None
+        import numpy as np
+
+        self._form = _Form(examples)
+        self._lines = _fit_lines(examples)
+        trees = ExtraTreesRegressor(
+            n_estimators=N_TREES, min_samples_leaf=2, max_features=0.6, random_state=0
+        )
+        base = self._base(examples)
+        target = np.log([max(FLOOR_NS, example.cost_ns) for example in examples])
+        self._trees = trees.fit(np.column_stack([self._form.matrix(examples), base]), target - base)
+
+    def predict(self, examples: Sequence[Example]) -> list[int]:
+        """Return costs in nanoseconds, at least 1."""
+        import numpy as np
+
+        if not examples:
+            return []
+        base = self._base(examples)
+        missed = self._trees.predict(np.column_stack([self._form.matrix(examples), base]))
+        return [max(1, round(math.exp(value))) for value in base + missed]
+
+    def _base(self, examples: Sequence[Example]) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        costs = [
+            sum(a * x for a, x in zip(self._lines.get(_kind(e), self._lines[""]), _terms(e), strict=True))
+            for e in examples
+        ]
+        return np.log(np.maximum(FLOOR_NS / 2, costs))
+
+
+def _fit_lines(examples: Sequence[Example]) -> dict[str, tuple[float, ...]]:
+    """Fit cost = sum of coefficients times ``_terms``, per kind of layer, and over all ("")."""
+    import numpy as np
+    from scipy.optimize import nnls
+
+    groups: dict[str, list[Example]] = {"": list(examples)}
+    for example in examples:
+        groups.setdefault(_kind(example), []).append(example)
+    lines: dict[str, tuple[float, ...]] = {}
+    for kind, members in groups.items():
+        if kind and len(members) < FEWEST_FOR_A_LINE:
+            continue
+        costs = np.array([max(FLOOR_NS, example.cost_ns) for example in members])
+        terms = np.array([_terms(example) for example in members]) / costs[:, None]
+        coefficients, _ = nnls(terms, np.ones(len(members)))
+        lines[kind] = tuple(float(value) for value in coefficients)
+    return lines
+
+
+def _terms(example: Example) -> tuple[float, ...]:
+    """Return a constant, multiply-accumulates, other arithmetic, traffic and weights of a layer."""
+    return (1000.0, *(math.expm1(value) for value in example.numbers[:4]))
+
+
+def _kind(example: Example) -> str:
+    op = example.op if example.op in HEAVY else "other"
+    return f"{op} {'narrow' if example.dtype in NARROW else 'wide'}"
 
 
 def _unlabelled(graph: LayerGraph, layer: Layer) -> Example:
     dtype = graph.tensors[layer.outputs[0]].dtype if layer.outputs else ""
     return Example(graph.name, layer.op, dtype, numbers_of(graph, layer), 0)
-
-
-def _cost_ns(log_cost: float) -> int:
-    return max(1, round(math.exp(log_cost)))
 
 
 def _as_json(validation: Validation | None) -> dict[str, Any] | None:
