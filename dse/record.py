@@ -59,6 +59,8 @@ def measurement_json(measurement: PlanMeasurement) -> dict[str, Any]:
         "disturbed": measurement.disturbed,
         "memory_bytes": measurement.memory_bytes,
         "process_bytes": measurement.process_bytes,
+        "engines": [list(lane) for lane in measurement.engines],
+        "fallbacks": list(measurement.fallbacks),
         "empty_latency_ns": asdict(measurement.empty_latency_ns),
         "latency_ns": asdict(measurement.latency_ns),
         "stages": [asdict(stage) for stage in measurement.stages],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -25,6 +24,9 @@ class Engine(Protocol):
 
     kind: str
     """Name for people."""
+
+    fallback: str
+    """Why it is not the engine that was tried first, else empty."""
 
     holds_inputs: bool
     """Whether input slots are read until ``compute`` returns (else only until ``receive`` does)."""
@@ -59,6 +61,7 @@ class InterpreterEngine:
     """
 
     kind = "interpreter"
+    fallback = ""
     holds_inputs = False
 
     def __init__(self, plan: StagePlan) -> None:
@@ -115,6 +118,7 @@ class CompiledEngine:
     """
 
     kind = "compiled"
+    fallback = ""
     holds_inputs = True
 
     def __init__(self, plan: StagePlan) -> None:
@@ -152,15 +156,13 @@ class CompiledEngine:
 
 
 def best_engine(plan: StagePlan) -> Engine:
-    """Build the compiled engine, or the interpreter where the C API refuses the stage.
-
-    What made it fall back goes to standard error, the lane's log.
-    """
+    """Build the compiled engine, or the interpreter where the C API refuses the stage."""
     try:
         return CompiledEngine(plan)
     except RuntimeRefusedError as error:
-        sys.stderr.write(f"{plan.name} runs in the interpreter: {error}\n")
-        return InterpreterEngine(plan)
+        engine = InterpreterEngine(plan)
+        engine.fallback = str(error)
+        return engine
 
 
 ENGINES: dict[str, EngineFactory] = {

@@ -88,6 +88,7 @@ class _Lane:
             status=_status(Path(request["status"]), len(lane.stages)),
         )
         return {
+            "fallbacks": list(self._runner.fallbacks),
             "engines": list(self._runner.engines),
             "first_invoke_ns": list(self._runner.first_invoke_ns),
             "threads": _threads(self._runner.affinity),

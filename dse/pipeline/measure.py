@@ -123,6 +123,8 @@ class PlanMeasurement:
         Sum over the lanes of the whole process's peak.
     engines
         How each stage of each lane ran: ``compiled`` or ``interpreter``.
+    fallbacks
+        Which stages run in the interpreter, and why.
     threads
         Masks read back from every thread after the last repeat, per lane.
     """
@@ -134,6 +136,7 @@ class PlanMeasurement:
     memory_bytes: int
     process_bytes: int
     engines: tuple[tuple[str, ...], ...]
+    fallbacks: tuple[str, ...]
     threads: tuple[tuple[ThreadRecord, ...], ...]
 
     @property
@@ -318,6 +321,7 @@ def _measure_once(
             sum(lane.peak_rss_bytes - lane.empty_rss_bytes for lane in memory),
             sum(lane.peak_rss_bytes for lane in memory),
             pipeline.engines,
+            pipeline.fallbacks,
             tuple(run.threads for run in repeat.runs),
         )
     return done if before is None else replace(done, repeats=(*before.repeats, repeat))

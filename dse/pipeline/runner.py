@@ -87,6 +87,15 @@ class LaneRunner:
         return tuple(node.engine.kind for node in self._network.nodes)
 
     @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Why stages do not run in the engine that was tried first."""
+        return tuple(
+            f"{node.plan.name} runs in the {node.engine.kind}: {node.engine.fallback}"
+            for node in self._network.nodes
+            if node.engine.fallback
+        )
+
+    @property
     def n_stages(self) -> int:
         """Number of stages."""
         return len(self._network.nodes)

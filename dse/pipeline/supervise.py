@@ -103,6 +103,7 @@ class Pipeline:
         self.threads: tuple[tuple[ThreadRecord, ...], ...] = ()
         self.memory: tuple[LaneMemory, ...] = ()
         self.engines: tuple[tuple[str, ...], ...] = ()
+        self.fallbacks: tuple[str, ...] = ()
 
     @classmethod
     def open(
@@ -169,6 +170,7 @@ class Pipeline:
         self._memory_before = [int(answer["before"]["rss_bytes"]) for answer in answers]
         self.threads = tuple(read_threads(answer["threads"]) for answer in answers)
         self.engines = tuple(tuple(str(kind) for kind in answer["engines"]) for answer in answers)
+        self.fallbacks = tuple(str(text) for answer in answers for text in answer["fallbacks"])
         self.memory = tuple(self._read_memory(lane, answer) for lane, answer in enumerate(answers))
         return self
 

@@ -186,7 +186,7 @@ def measured(
         for rate in rates
     )
     empty = tuple(lane_of(lane, 1.0) for lane in alone or busy)
-    return PlanMeasurement("p", Y, repeats, empty, 1000, 2000, (), ())
+    return PlanMeasurement("p", Y, repeats, empty, 1000, 2000, (), (), ())
 
 
 def predict(*lanes: list[int]) -> Evaluation:

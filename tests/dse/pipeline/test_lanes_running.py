@@ -238,6 +238,9 @@ def test_a_stage_that_the_c_api_refuses_runs_in_the_interpreter(corpus, cores):
     frames = make_frames(graph, 3, 0)
     with Pipeline(plan, frames) as pipeline:
         assert pipeline.engines == (("interpreter",),)
+        (why,) = pipeline.fallbacks
+        assert why.startswith("whole model runs in the interpreter: ")
+        assert "LiteRtCreateModelFromFile of the runtime failed" in why
         assert len(pipeline.collect(3)[0]) == 3
     with pytest.raises(RuntimeRefusedError, match=r"plan 'lstm'.*the runtime failed"):
         Pipeline(plan, frames, engine="compiled").__enter__()

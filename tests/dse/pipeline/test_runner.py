@@ -29,6 +29,7 @@ class Arithmetic:
 
     def __init__(self, plan: StagePlan, holds: bool = False, fail_on: int = 0, jitter: float = 0.0) -> None:
         self.kind = "arithmetic"
+        self.fallback = ""
         self.holds_inputs = holds
         self._plan = plan
         self._fail_on = fail_on
