@@ -46,10 +46,13 @@ def solve_assignment(problem: Problem, limits: Limits) -> Solution:
     ------
     InfeasibleError, CapError
     """
-    start = time.monotonic()
-    quick = replace(limits, time_s=limits.time_s / 3)
     solver = solve_interval_dp if problem.lane_limit == 1 else solve_lanes
-    first = solver(problem, quick)
+    return improve(problem, solver(problem, replace(limits, time_s=limits.time_s / 3)), limits)
+
+
+def improve(problem: Problem, first: Solution, limits: Limits) -> Solution:
+    """Improve a contiguous solution as ``solve_assignment`` does."""
+    start = time.monotonic()
     if first.mapping is None or first.evaluation is None or problem.objective.goal is not Goal.THROUGHPUT:
         return replace(first, solver="assignment")
     best, evaluation = first.mapping, first.evaluation

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
-from solvers.assignment import solve_assignment
+from solvers.assignment import improve
 from solvers.errors import CapError
 from solvers.evaluate import score_key
 from solvers.mapping import Family, Solution, Status
@@ -15,7 +16,7 @@ from solvers.topology import contract
 
 
 def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
-    """Run ``lanes``, then ``ideal_dp`` on branching graphs, then ``assignment``.
+    """Run ``lanes``, then ``assignment`` on its answer, then ``ideal_dp`` on branching graphs.
 
     Stops when an answer is proved best of all mappings.  Plans may be non-contiguous (stages that
     share a unit).  The same seed gives the same answer as long as no solver runs into the time limit.
@@ -28,18 +29,17 @@ def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
     answers = [solve_lanes(problem, limits)]
     if problem.objective.goal is not Goal.THROUGHPUT:
         return replace(answers[0], solver="portfolio")
-    solvers = [solve_assignment]
-    if not contract(problem).has_one_order and answers[0].family is Family.ORDER:
-        solvers.insert(0, solve_ideal_dp)
-    for number, solver in enumerate(solvers):
+    steps: list[Callable[[Limits], Solution]] = [lambda given: improve(problem, answers[0], given)]
+    if answers[0].family is Family.ORDER and not contract(problem).has_one_order:
+        steps.append(lambda given: solve_ideal_dp(problem, given))
+    for number, step in enumerate(steps):
         if any(answer.status is Status.OPTIMAL and answer.family is Family.ALL for answer in answers):
             break
         left = limits.time_s - (time.monotonic() - start)
         if left <= 0:
             break
-        share = left / (len(solvers) - number)
         try:
-            answers.append(solver(problem, replace(limits, time_s=share)))
+            answers.append(step(replace(limits, time_s=left / (len(steps) - number))))
         except CapError:
             continue
     return _combined(problem, answers)

@@ -137,11 +137,9 @@ def _fill(chain: _Chain, slots: tuple[int, ...], target: int) -> Cuts | None:
     cuts = []
     start = 0
     for slot in slots:
-        end = start
-        while end < chain.n and chain.busy(start, end + 1, slot) <= target:
-            end += 1
-        cuts.append(end)
-        start = end
+        fitting = [end for end in range(start + 1, chain.n + 1) if chain.busy(start, end, slot) <= target]
+        start = max(fitting, default=start)
+        cuts.append(start)
     return tuple(cuts) if start == chain.n else None
 
 
@@ -203,18 +201,15 @@ def _merged(problem: Problem, slots: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _flow(chain: _Chain, slots: tuple[int, ...]) -> Cuts:
-    """All blocks begin in the first stage and flow on while the pair of neighbours gets faster."""
+    """All blocks begin in the first stage and flow on to where each pair of neighbours is fastest."""
     cuts = [chain.n] * len(slots)
     for place in range(len(slots) - 1):
         start = cuts[place - 1] if place else 0
-        while cuts[place] > start:
-            here, following = slots[place], slots[place + 1]
-            before = max(chain.busy(start, cuts[place], here), chain.busy(cuts[place], chain.n, following))
-            moved = cuts[place] - 1
-            after = max(chain.busy(start, moved, here), chain.busy(moved, chain.n, following))
-            if after >= before:
-                break
-            cuts[place] = moved
+        here, following = slots[place], slots[place + 1]
+        cuts[place] = min(
+            range(chain.n, start - 1, -1),
+            key=lambda cut: max(chain.busy(start, cut, here), chain.busy(cut, chain.n, following)),
+        )
     return tuple(cuts)
 
 
@@ -278,14 +273,19 @@ PUBLISHED: MappingOf[str, Heuristic] = MappingProxyType(
 )
 
 
+def published_plan(problem: Problem, name: str) -> NamedPlan | None:
+    """Return the plan of one heuristic of ``PUBLISHED``, which may break constraints.
+
+    None where the heuristic does not apply.
+    """
+    try:
+        mapping = PUBLISHED[name](problem)
+    except SolverError:
+        return None
+    return None if mapping is None else NamedPlan(name, Role.PUBLISHED, mapping, evaluate(problem, mapping))
+
+
 def published_plans(problem: Problem) -> tuple[NamedPlan, ...]:
-    """Return the plan of every published heuristic that applies; they may break constraints."""
-    plans = []
-    for name, heuristic in PUBLISHED.items():
-        try:
-            mapping = heuristic(problem)
-        except SolverError:
-            continue
-        if mapping is not None:
-            plans.append(NamedPlan(name, Role.PUBLISHED, mapping, evaluate(problem, mapping)))
-    return tuple(plans)
+    """Return the plans of all published heuristics that apply."""
+    found = (published_plan(problem, name) for name in PUBLISHED)
+    return tuple(plan for plan in found if plan is not None)
