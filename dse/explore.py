@@ -142,8 +142,10 @@ def find_costs(subject: Subject, progress: Progress) -> CostTable:
         precision=section.precision,
         budget_s=ProfileOptions().budget_s if section.budget_s is None else section.budget_s,
         min_rounds=section.min_samples,
+        max_rounds=max(ProfileOptions().max_rounds, section.min_samples),
         seed=subject.experiment.seed,
         method=section.method,
+        load=section.load,
         refresh=section.refresh,
     )
     return measure_costs(

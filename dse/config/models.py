@@ -241,6 +241,9 @@ class ProfileSection(Section):
         "each layer as a model of its own; analytic: predict from the described peaks; auto: on this "
         "machine in situ, and extracted what is not resolved there; elsewhere analytic.",
     )
+    load: Literal["isolated", "loaded"] = Field(
+        "isolated", description="loaded: all cores outside of the slot run the model too."
+    )
     costs: PathText | None = Field(None, description="A saved cost table; nothing is measured then.")
     precision: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.03, description="Stop sampling a layer when its median is known to this share."

@@ -51,7 +51,7 @@ class ProfileOptions:
     """
 
     precision: float = 0.03
-    budget_s: float = 45.0
+    budget_s: float = 20.0
     min_rounds: int = 6
     max_rounds: int = 60
     visit_ns: int = 2_000_000
