@@ -59,7 +59,12 @@ class RuntimeRefusedError(DeviceError):
 
 
 class ChildDiedError(DeviceError):
-    """A child process died (a signal, a native crash, or killed by a user)."""
+    """A child process died (a signal, a native crash, or killed by a user).
+
+    ``signal`` is the number of the signal, when it was one.
+    """
+
+    signal: int | None = None
 
 
 class ChildTimeoutError(DeviceError):

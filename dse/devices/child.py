@@ -190,7 +190,9 @@ class Child:
             how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         else:
             how = f"ended with exit code {code}"
-        return ChildDiedError(f"{self.name}: the process {how} while {doing}.{self.log_tail()}")
+        error = ChildDiedError(f"{self.name}: the process {how} while {doing}.{self.log_tail()}")
+        error.signal = -code if code is not None and code < 0 else None
+        return error
 
     def log_tail(self) -> str:
         """Return the last lines of the child's log, each on a line of its own, for messages."""

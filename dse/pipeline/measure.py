@@ -345,11 +345,18 @@ def _repeat(pipeline: Pipeline, seconds: float, warmup_s: float, attempts: int =
 
 
 def _empty_lanes(pipeline: Pipeline, options: MeasureOptions) -> tuple[LaneTimes, ...]:
-    """One frame at a time, one lane after the other."""
+    """One frame at a time, one lane after the other; of equal lanes only the first is run."""
+    known: dict[object, LaneTimes] = {}
     found = []
-    for lane in range(len(pipeline.plan.lanes)):
-        (run,) = pipeline.run(n_frames=max(2, options.empty_frames), in_flight=1, one_lane=lane)
-        found.append(pipeline.lane_figures(lane, run))
+    for number, lane in enumerate(pipeline.plan.lanes):
+        kind = tuple((stage.model_path, stage.cluster, stage.threads) for stage in lane.stages), lane.units
+        if kind not in known:
+            (run,) = pipeline.run(n_frames=max(2, options.empty_frames), in_flight=1, one_lane=number)
+            known[kind] = pipeline.lane_figures(number, run)
+        stages = tuple(
+            replace(times, name=stage.name) for times, stage in zip(known[kind].stages, lane.stages)
+        )
+        found.append(replace(known[kind], stages=stages))
     return tuple(found)
 
 

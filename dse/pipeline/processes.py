@@ -229,7 +229,8 @@ class LaneProcesses:
                 f"this run's figures are lost."
             )
         self.close()
-        return type(error)(f"{error}{lost}")
+        error.args = (f"{error}{lost}",)
+        return error
 
 
 def process_stat(pid: int) -> list[str]:

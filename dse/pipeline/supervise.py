@@ -7,6 +7,7 @@ stage, how, and what had been delivered; nothing is left behind.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dse.errors import DeviceError, PlatformError
+from dse.errors import ChildDiedError, DeviceError, PlatformError
 from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import Array, make_slot
 from dse.pipeline.frames import check_frames
@@ -27,6 +28,7 @@ from dse.pipeline.stream import FrameSink, ThreadedSource, refuse_shared_state, 
 from dse.pipeline.timeline import LaneTimes, Stamps, lane_times
 
 _SHORT_S = 10.0
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,29 +152,40 @@ class Pipeline:
                 f"{sorted(available)} (affinity mask)"
             )
         check_frames(self.plan, self._frames)
+        first_try = ""
+        try:
+            answers = self._start(self._engine)
+        except DeviceError as error:
+            if self._engine != "auto" or not _engine_may_be_at_fault(error):
+                raise
+            first_try = f"all stages run in the interpreter: {str(error).splitlines()[0]}"
+            answers = self._start("interpreter")
+        self._memory_before = [int(answer["before"]["rss_bytes"]) for answer in answers]
+        self.threads = tuple(read_threads(answer["threads"]) for answer in answers)
+        self.engines = tuple(tuple(str(kind) for kind in answer["engines"]) for answer in answers)
+        told = tuple(str(text) for answer in answers for text in answer["fallbacks"])
+        self.fallbacks = (first_try, *told) if first_try else told
+        self.memory = tuple(self._read_memory(lane, answer) for lane, answer in enumerate(answers))
+        return self
+
+    def _start(self, engine: str) -> list[dict[str, Any]]:
         lanes = self._lanes = LaneProcesses(self.plan, self._stall_s)
         try:
             frames = lanes.path("frames.npz")
             save_frames(frames, self._frames)
-            answers = lanes.build(
+            return lanes.build(
                 {
                     "command": "build",
                     "plan": self.plan.to_json(),
                     "frames": str(frames),
                     "queue_depth": self._queue_depth,
-                    "engine": self._engine,
+                    "engine": engine,
                     "annotate": self._annotate,
                 }
             )
         except BaseException:
             self.close()
             raise
-        self._memory_before = [int(answer["before"]["rss_bytes"]) for answer in answers]
-        self.threads = tuple(read_threads(answer["threads"]) for answer in answers)
-        self.engines = tuple(tuple(str(kind) for kind in answer["engines"]) for answer in answers)
-        self.fallbacks = tuple(str(text) for answer in answers for text in answer["fallbacks"])
-        self.memory = tuple(self._read_memory(lane, answer) for lane, answer in enumerate(answers))
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -344,6 +357,13 @@ class Pipeline:
         if self._lanes is None:
             raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
         return self._lanes
+
+
+def _engine_may_be_at_fault(error: DeviceError) -> bool:
+    """Whether the compiled engine crashed or failed on its first frame: the interpreter may do better."""
+    if isinstance(error, ChildDiedError):
+        return error.signal in _CRASHES
+    return type(error) is DeviceError
 
 
 def figures(

@@ -322,3 +322,29 @@ def test_a_lane_that_stops_while_it_builds_is_noticed(tiny, cores, monkeypatch):
     monkeypatch.setattr(LaneProcesses, "ask", ask)
     with pytest.raises(ChildTimeoutError, match=r"lane 1 .*did nothing for 0\.5 s while building"):
         pipeline.__enter__()
+
+
+@pytest.mark.parametrize(
+    ("number", "retried"), [(signal.SIGSEGV, True), (signal.SIGBUS, True), (signal.SIGKILL, False)]
+)
+def test_a_crash_of_the_compiled_engine_leads_to_the_interpreter_but_a_kill_does_not(
+    tiny, cores, monkeypatch, number, retried
+):
+    real = LaneProcesses.ask
+
+    def ask(self, requests, *rest):
+        (request,) = requests.values()
+        if request.get("engine") == "auto":
+            os.kill(self.pids[0], number)
+        return real(self, requests, *rest)
+
+    monkeypatch.setattr(LaneProcesses, "ask", ask)
+    pipeline = Pipeline(tiny.plan([tiny.whole((cores[0],))]), tiny.frames(4))
+    if not retried:
+        with pytest.raises(ChildDiedError, match="SIGKILL"):
+            pipeline.__enter__()
+        return
+    with pipeline:
+        assert pipeline.engines == (("interpreter",),)
+        assert "all stages run in the interpreter: lane 0" in pipeline.fallbacks[0]
+        check(tiny, pipeline.collect(8)[0], tiny.frames(4))

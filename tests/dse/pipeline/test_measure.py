@@ -49,6 +49,9 @@ def test_plans_are_measured_interleaved_with_or_without_room_for_all(plans, tiny
             (number, stage.name) for number, lane in enumerate(plan.lanes) for stage in lane.stages
         ]
         assert all(record.got == record.wanted for lane in one.threads for record in lane)
+        assert [[s.name for s in lane.stages] for lane in one.empty] == [
+            [stage.name for stage in lane.stages] for lane in plan.lanes
+        ]
 
 
 def test_a_plan_that_can_not_be_built_is_named_and_the_rest_is_ended(plans, tiny, cores):
