@@ -78,6 +78,8 @@ class Campaign:
         The whole model under the runtime's profiler, which takes part in every round.
     background
         Keeps the other cores busy while a slot has its turn.
+    budget_s
+        Instead of that of the options.
     """
 
     workers: Mapping[Slot, SlotWorker]
@@ -88,11 +90,13 @@ class Campaign:
     batch_bytes: int
     inside: InsideRun | None = None
     background: Background | None = None
+    budget_s: float | None = None
     _estimate_ns: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def run(self, subjects: Sequence[Subject], always: Sequence[Subject] = ()) -> None:
         """Time all subjects; those of ``always`` are resident with every batch, and loaded first."""
-        deadline = time.monotonic() + self.options.budget_s
+        budget_s = self.options.budget_s if self.budget_s is None else self.budget_s
+        deadline = time.monotonic() + budget_s
         for slot in self.workers:
             known = [s.name for s in (*always, *subjects) if self._precise(slot, s.name)]
             self.journal.finish(

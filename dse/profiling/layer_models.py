@@ -97,22 +97,27 @@ def layer_subjects(
     numbers
         Files with the values of inner tensors.
     """
-    from dse.flatbuffer.cut import live_tensors
-
     subjects: dict[str, Subject] = {}
     for layer in graph.layers:
         name = subject_of(graph, layer)
         if name not in subjects:
             members = (layer,) if layer.group is None else group_members(graph, layer.group)
             chosen = tuple(member.index for member in members)
-            inputs, _ = live_tensors(graph, chosen)
             subjects[name] = Subject(
                 name,
                 sum(member.weight_bytes for member in members),
                 build=partial(cut_out, file, graph, chosen),
-                values={i: numbers[t] for i, t in enumerate(inputs) if t in numbers} if numbers else {},
+                values=live_inputs(graph, chosen, numbers or {}),
             )
     return tuple(subjects.values())
+
+
+def live_inputs(graph: LayerGraph, layers: Sequence[int], numbers: Mapping[int, Path]) -> dict[int, Path]:
+    """Return the files of captured values for the inputs of some layers, by position."""
+    from dse.flatbuffer.cut import live_tensors
+
+    inputs, _ = live_tensors(graph, layers)
+    return {position: numbers[tensor] for position, tensor in enumerate(inputs) if tensor in numbers}
 
 
 def cut_out(file: ModelFile, graph: LayerGraph, layers: Sequence[int]) -> bytes | bytearray:

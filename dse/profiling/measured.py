@@ -126,10 +126,12 @@ def check_measurable(platform: Platform) -> None:
         )
 
 
-def cache_key(sha256: str, platform: Platform, options: ProfileOptions) -> CacheKey:
+def cache_key(
+    sha256: str, platform: Platform, options: ProfileOptions, *, subject: str = "layers"
+) -> CacheKey:
     """Return what the measurements of a model on this machine depend on."""
     device = f"{platform.fingerprint} {conditions.cpu_model()}"
-    method = f"kernels: {options.kernels}, load: {options.load}"
+    method = f"{subject}, kernels: {options.kernels}, load: {options.load}"
     return CacheKey(sha256, device, f"{RUNTIME} {runtime_version()}", method)
 
 
