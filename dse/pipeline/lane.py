@@ -4,7 +4,7 @@ Requests, all answered with one object; a failure that has a name of its own in 
 ``{"failed": {"kind", "message"}}``:
 
 ``build``    ``plan`` (JSON form), ``lane``, ``frames`` (.npz), ``status`` (shared file), ``queue_depth``,
-             ``engine``, ``annotate`` (Streamline's socket, or empty)
+             ``engine``, ``spin_ns``, ``annotate`` (Streamline's socket, or empty)
 ``collect``  ``n_frames``, ``path``: outputs of the first frames as .npz
 ``run``      ``n_frames`` and/or ``seconds``, ``in_flight``, ``start_ns``, ``path``: time stamps as .npy
 ``stream``   ``feed`` and ``done`` (named pipes), ``shared`` (slots), ``n_slots``: frames from the parent
@@ -84,6 +84,7 @@ class _Lane:
             plan.outputs,
             load_frames(Path(request["frames"])),
             queue_depth=int(request["queue_depth"]),
+            spin_ns=int(request["spin_ns"]),
             engine=ENGINES[request["engine"]],
             status=_status(Path(request["status"]), len(lane.stages)),
         )

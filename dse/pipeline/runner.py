@@ -55,6 +55,9 @@ class LaneRunner:
         watches the process; None for none.
     engine
         Makes the engine of a stage, in the stage's thread.
+    spin_ns
+        How long a thread with nothing to do keeps looking before it sleeps: saves the time to be
+        woken, costs the core.
 
     Raises
     ------
@@ -72,7 +75,9 @@ class LaneRunner:
         queue_depth: int = 2,
         status: memoryview | None = None,
         engine: EngineFactory = InterpreterEngine,
+        spin_ns: int = 0,
     ) -> None:
+        self._spin_ns = spin_ns
         self._status = status
         self._threads: dict[int, tuple[str, str, tuple[int, ...]]] = {}
         self._network = Network(plan, inputs, outputs, frames, queue_depth)
@@ -272,7 +277,9 @@ class LaneRunner:
     ) -> list[Future[Any]]:
         network = self._network
         network.start_over(available, 0 if keeping else MAX_FRAMES)
-        return [unit.submit(worker(network, unit, order, self._status)) for unit in network.units]
+        return [
+            unit.submit(worker(network, unit, order, self._status, self._spin_ns)) for unit in network.units
+        ]
 
     def _stop_entering(self, order: Order) -> None:
         """Let no further frame enter, and set the limit to the frames that have entered."""

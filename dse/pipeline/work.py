@@ -9,8 +9,10 @@ from dse.pipeline.network import Network
 from dse.pipeline.nodes import N_TIMES, Order, StageFailedError, StageNode, Unit
 
 
-def worker(network: Network, unit: Unit, order: Order, status: memoryview | None) -> Callable[[], None]:
-    """Return what a thread does for an order; see ``LaneRunner`` for ``status``."""
+def worker(
+    network: Network, unit: Unit, order: Order, status: memoryview | None, spin_ns: int
+) -> Callable[[], None]:
+    """Return what a thread does for an order; see ``LaneRunner`` for ``status`` and ``spin_ns``."""
 
     def work() -> None:
         while not order.stopped:
@@ -28,7 +30,7 @@ def worker(network: Network, unit: Unit, order: Order, status: memoryview | None
             elif all(node.done >= order.limit for node in unit.stages):
                 return
             else:
-                _rest(network, unit, order)
+                _rest(network, unit, order, spin_ns)
 
     return work
 
@@ -104,13 +106,23 @@ def _frame_of(node: StageNode) -> int:
     return node.done
 
 
-def _rest(network: Network, unit: Unit, order: Order) -> None:
+def _rest(network: Network, unit: Unit, order: Order, spin_ns: int) -> None:
     """Sleep until somebody wakes the unit; looks once more after saying that it sleeps."""
+    if spin_ns:
+        end = time.monotonic_ns() + spin_ns
+        while time.monotonic_ns() < end:
+            if _can_go_on(network, unit, order):
+                return
+            time.sleep(0)  # lets other threads have the interpreter lock
     unit.idle = True
-    if not (
+    if not _can_go_on(network, unit, order):
+        unit.gate.get()
+    unit.idle = False
+
+
+def _can_go_on(network: Network, unit: Unit, order: Order) -> bool:
+    return (
         order.stopped
         or any(network.ready(node, order) for node in unit.stages)
         or all(node.done >= order.limit for node in unit.stages)
-    ):
-        unit.gate.get()
-    unit.idle = False
+    )

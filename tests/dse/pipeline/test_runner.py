@@ -88,8 +88,14 @@ def lanes(draw) -> tuple[LanePlan, list[Port]]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(lane=lanes(), depth=st.integers(0, 3), holds=st.booleans(), jitter=st.sampled_from([0.0, 0.0, 1e-3]))
-def test_any_graph_of_stages_gives_every_frame_its_own_outputs(lane, depth, holds, jitter):
+@given(
+    lane=lanes(),
+    depth=st.integers(0, 3),
+    holds=st.booleans(),
+    jitter=st.sampled_from([0.0, 0.0, 1e-3]),
+    spin_ns=st.sampled_from([0, 0, 100_000]),
+)
+def test_any_graph_of_stages_gives_every_frame_its_own_outputs(lane, depth, holds, jitter, spin_ns):
     plan, outputs = lane
     frames = [(np.array([7 * number], np.int64),) for number in range(60)]
     runner = LaneRunner(
@@ -98,6 +104,7 @@ def test_any_graph_of_stages_gives_every_frame_its_own_outputs(lane, depth, hold
         outputs,
         frames,
         queue_depth=depth,
+        spin_ns=spin_ns,
         engine=lambda stage: Arithmetic(stage, holds, jitter=jitter),
     )
     try:

@@ -52,9 +52,9 @@ def test_a_pipeline_can_stream_and_run_again_and_again(tiny, lanes):
             assert len(pipeline.collect(5)[1]) == 5
 
 
-@pytest.mark.parametrize("engine", ["compiled", "interpreter"])
-def test_both_engines_stream(tiny, lanes, engine):
-    with Pipeline(lanes, tiny.frames(1), engine=engine) as pipeline:
+@pytest.mark.parametrize(("engine", "spin_us"), [("compiled", 0), ("interpreter", 0), ("compiled", 200)])
+def test_both_engines_stream_asleep_or_spinning(tiny, lanes, engine, spin_us):
+    with Pipeline(lanes, tiny.frames(1), engine=engine, spin_us=spin_us) as pipeline:
         check(tiny, pipeline.map(numbered(tiny, 300)), 300)
 
 
