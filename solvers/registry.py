@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from solvers.assignment import solve_assignment
+from solvers.black_box import solve_black_box
 from solvers.bounds import throughput_bound_hz
 from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemError
 from solvers.evaluate import evaluate
@@ -28,6 +29,7 @@ SOLVERS: MappingOf[str, Solver] = MappingProxyType(
         "assignment": solve_assignment,
         "portfolio": solve_portfolio,
         "exhaustive": solve_exhaustive,
+        "black_box": solve_black_box,
     }
 )
 """Solvers by name; each docstring says what is searched, whether exactly, at what cost."""

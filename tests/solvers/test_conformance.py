@@ -14,7 +14,8 @@ from solvers.problem import Limits
 from solvers.registry import SOLVERS, solve
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
+# The search by trial has a suite of its own: its trials are dear, and what it finds in 2 s depends on the load.
+@pytest.mark.parametrize("name", sorted(SOLVERS.keys() - {"black_box"}))
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(max_layers=4))
 def test_feasible_rescored_deterministic_and_within_bounds(name, problem):
