@@ -1,8 +1,9 @@
 """How near running pipelines come to their stages: ``python -m benchmarks.pipelines MODEL... [--out FILE]``.
 
 For every model: copies of the whole model on 1, 2, 4, ... cores (rate per lane against one lane
-alone), pipelines of 2 and 4 stages (``bottleneck_busy``: the share of time that the busiest cores work, the
-rest is waking and handing over), and what a hand-over costs for tensors of several sizes.  Nothing else should run on the machine.
+alone) and pipelines of 2 and 4 stages (``bottleneck_busy``: the share of time that the busiest
+cores work, the rest is waking and handing over); and what a hand-over costs for tensors of several
+sizes.  Nothing else should run on the machine.
 """
 
 from __future__ import annotations
