@@ -26,11 +26,16 @@ Examples:
   dse costs merge big4.json little.json -o board.json
   dse search --model face.tflite --platform board.yaml --set profile.costs=board.json
 """
+LEARN_EPILOG = """\b
+Example:
+  dse costs learn --example a.tflite=a.json --example b.tflite=b.json --example c.tflite=c.json \\
+      --model new.tflite -o new.json
+"""
 
 
-@click.group(short_help="Cost tables: import other tools' profiles, merge tables.")
+@click.group(short_help="Cost tables: import profiles, merge tables, learn from them.")
 def costs() -> None:
-    """Make cost tables of what other tools measured, and put tables together."""
+    """Make cost tables of what other tools measured, put tables together, and learn from them."""
 
 
 @costs.command("import", epilog=IMPORT_EPILOG)
@@ -100,6 +105,74 @@ def merge(terminal: Terminal, tables: tuple[Path, ...], output: Path) -> None:
     merged = merge_tables([_load(path) for path in tables])
     write_json(output, merged.to_json())
     _tell(terminal, merged, output, None)
+
+
+@costs.command(epilog=LEARN_EPILOG)
+@click.option(
+    "--example",
+    "examples",
+    multiple=True,
+    required=True,
+    metavar="MODEL=COSTS",
+    help="A .tflite file and its measured cost table; at least three models for a validation.",
+)
+@click.option("--model", "-m", required=True, type=click.Path(path_type=Path), help="The model to predict.")
+@click.option("--output", "-o", required=True, type=click.Path(path_type=Path), help="The predicted table.")
+@output_options
+def learn(terminal: Terminal, examples: tuple[str, ...], model: Path, output: Path) -> None:
+    """Predict a model's costs from the measured costs of other models on the same machine.
+
+    Tells how far such predictions were off for each example when it was left out, and which layers
+    are unlike all examples. Needs scikit-learn: pip install 'tflite-dse[learned]'.
+    """
+    import dataclasses
+
+    from dse.files import write_json
+    from dse.flatbuffer.layers import build_graph
+    from dse.flatbuffer.reader import read_model
+    from dse.profiling.learned import Predictor, examples_of
+
+    pairs = []
+    for text in examples:
+        path, sign, costs_path = text.rpartition("=")
+        if not sign or not path:
+            raise click.UsageError(f"--example: expected MODEL=COSTS such as a.tflite=a.json, got {text!r}")
+        pairs.append(_pair(Path(path), Path(costs_path)))
+    slots = [slot for slot in pairs[0][1].slots if all(slot in known.slots for _, known in pairs)]
+    if not slots:
+        raise click.UsageError("--example: the cost tables have no slot in common")
+    lessons = {slot: [e for pair in pairs for e in examples_of(*pair, slot)] for slot in slots}
+    first = pairs[0][1]
+    predictor = Predictor(lessons, links=first.links, platform_name=first.platform_name)
+    file = read_model(model)
+    table = dataclasses.replace(predictor.predict(build_graph(file)), model_hash=file.sha256)
+    write_json(output, table.to_json())
+    told = {"validation": table.conditions["validation"], "outside": table.conditions["outside_range"]}
+    lines = [f"cost table: {output} (predicted)"]
+    for slot, found in told["validation"].items():
+        lines.append(
+            f"{slot}: no validation with fewer than three models"
+            if found is None
+            else f"{slot}: {found['layer_error']:.0%} off per layer, {found['model_error']:.0%} per model"
+            f" ({found['n_models']} models, each left out once)"
+        )
+    lines += [f"outside of the examples: {line}" for line in told["outside"]]
+    terminal.result("\n".join(lines), {"output": str(output), **told})
+
+
+def _pair(path: Path, table: Path) -> tuple[Any, CostTable]:
+    """Read a model and its cost table, and check that they belong together."""
+    from dse.errors import InputError
+    from dse.flatbuffer.layers import build_graph
+    from dse.flatbuffer.reader import read_model
+
+    file, costs_of = read_model(path), _load(table)
+    graph = build_graph(file)
+    if len(graph.layers) != len(costs_of.costs) or costs_of.model_hash not in ("", file.sha256):
+        raise InputError(f"{table}: this cost table is of {costs_of.model_name}, not of {path}")
+    if not costs_of.measured:
+        raise InputError(f"{table}: expected measured costs to learn from, these are predicted")
+    return graph, costs_of
 
 
 def _read(tool: str, profile: Path, model: Any, graph: Any, columns: tuple[str, ...]) -> Imported:

