@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from dse.costs import CostTable
@@ -23,6 +24,7 @@ def costs_text(graph: LayerGraph, costs: CostTable, *, every: bool = False) -> s
         "",
         *_totals(costs),
         "",
+        *trust_lines(costs),
     ]
     numbers = list(range(len(graph.layers)))
     if not every and len(numbers) > MAX_LAYERS:
@@ -41,6 +43,36 @@ def costs_text(graph: LayerGraph, costs: CostTable, *, every: bool = False) -> s
     if hidden:
         lines.append(f"{hidden} more slots are in the cost table (--output FILE or --json)")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def trust_lines(costs: CostTable) -> list[str]:
+    """Return how the numbers came about and how far to trust them; at most 80 columns."""
+    conditions = costs.conditions
+    sources: dict[str, int] = {}
+    for row in costs.costs:
+        for cost in row:
+            if cost.median_ns is not None:
+                sources[cost.source] = sources.get(cost.source, 0) + 1
+    names = {"in_situ": "inside the whole model", "extracted": "as models of their own"}
+    total = sum(sources.values())
+    told = [f"{names.get(source, source)} {n / total:.0%}" for source, n in sorted(sources.items())]
+    lines = [f"layers timed or predicted: {', '.join(told)}"] if told else []
+    precision = conditions.get("precision")
+    if precision:
+        lines.append(
+            f"within {precision['asked']:.0%}: {precision['n_within']} of {precision['n_measured']} costs"
+            + ("" if precision["median"] is None else f" (median {precision['median']:.1%})")
+            + f"; stopped by {precision['stopped_by']}"
+        )
+    if conditions.get("n_disturbed_visits"):
+        lines.append(
+            f"disturbed: {conditions['n_disturbed_visits']} of {conditions['n_visits']} visits;"
+            " they only count where too few were calm"
+        )
+    machine = conditions.get("machine") or {}
+    lines += [f"warning: {warning}" for warning in machine.get("warnings", ())]
+    wrapped = [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
+    return [*wrapped, ""] if wrapped else []
 
 
 def shown_slots(slots: Sequence[Slot]) -> list[int]:
