@@ -50,6 +50,7 @@ LAYERS: dict[str, int] = {
     "dse.shaping": 4,
     "dse.explore": 7,
     "dse.revalidate": 8,
+    "dse.sensitivity": 8,
     "dse.commands": 9,
     "dse.cli": 10,
     "dse.__main__": 11,

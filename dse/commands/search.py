@@ -17,13 +17,20 @@ EPILOG = """\b
 Examples:
   dse search configs/bert_pins_hikey970.yaml
   dse search --model face.tflite --set profile.costs=costs.json
+  dse search --model face.tflite --what-if
 """
 
 
 @click.command(epilog=EPILOG, short_help="Find the best mapping by prediction only.")
 @experiment_options
+@click.option(
+    "--what-if",
+    "ask",
+    is_flag=True,
+    help="Also search what cheaper layers, more cores and more memory would gain.",
+)
 @output_options
-def search(terminal: Terminal, load: Callable[..., Experiment]) -> None:
+def search(terminal: Terminal, load: Callable[..., Experiment], ask: bool) -> None:
     """Find and prove the best mapping by prediction; no plan is run.
 
     Costs come from a saved table (profile.costs), the cache, a prediction, or are measured first.
@@ -34,6 +41,20 @@ def search(terminal: Terminal, load: Callable[..., Experiment]) -> None:
     from dse.record import results_json
     from dse.reports.console import bold, plain, result_text
 
+    style = bold if terminal.colour else plain
+    if not ask:
+        with terminal.progress() as progress:
+            result = explore.search(experiment, progress)
+        terminal.result(result_text(result, style), results_json(result))
+        return
+
+    from dse.reports.what_if_report import what_if_json, what_if_text
+    from dse.sensitivity import search_what_if
+
     with terminal.progress() as progress:
-        result = explore.search(experiment, progress)
-    terminal.result(result_text(result, bold if terminal.colour else plain), results_json(result))
+        result, sensitivity = search_what_if(experiment, progress)
+    found, slots = sensitivity.found, sensitivity.slots
+    terminal.result(
+        f"{result_text(result, style)}\n\n{what_if_text(result, found, slots)}",
+        {**results_json(result), "what_if": what_if_json(result, found, slots)},
+    )

@@ -1,0 +1,61 @@
+"""What the answer of a search would gain from cheaper layers, more cores or more memory."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from dse import explore
+from dse.config import Experiment
+from dse.platforms import Slot
+from dse.problems import unplace
+from dse.progress import Progress, SilentProgress
+from dse.results import RunResult
+from solvers.evaluate import evaluate
+from solvers.mapping import Family, Solution, Status
+from solvers.problem import Limits
+from solvers.what_if import WhatIf, what_if
+
+QUICK_SOLVER = "lanes"
+"""Used where the experiment leaves the choice open: one question takes many searches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Gains over the answer of a search, and the slots that they name by number."""
+
+    found: WhatIf
+    slots: tuple[Slot, ...]
+
+
+def search_what_if(experiment: Experiment, progress: Progress | None = None) -> tuple[RunResult, Sensitivity]:
+    """Search as ``explore.search`` does, then ask what the answer would gain from each change.
+
+    The time of the experiment (``search.time_s``) is granted once more for the questions; those that
+    promise most come first.
+
+    Raises
+    ------
+    DseError
+        As ``explore.search``.
+    """
+    progress = progress or SilentProgress()
+    result = explore.search(experiment, progress)
+    with tempfile.TemporaryDirectory(prefix="dse-what-if-") as work:
+        subject = explore.load(experiment, Path(work))
+        problem, slots, _ = explore.make_problem(subject, result.costs)
+    mapping = unplace(result.best.mapping, result.platform, slots)
+    base = Solution(
+        result.proof.solver, Status.FEASIBLE, Family.ALL, mapping, evaluate(problem, mapping), None
+    )
+    solver = experiment.search.solver
+    with progress.task("asking what if", 1) as task:
+        found = what_if(
+            problem,
+            QUICK_SOLVER if solver == "auto" else solver,
+            Limits(time_s=experiment.search.time_s, seed=experiment.seed),
+            base=base,
+            progress=lambda _, total: task.advance(1 / total),
+        )
+    return result, Sensitivity(found, slots)
