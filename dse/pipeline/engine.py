@@ -40,6 +40,9 @@ class Engine(Protocol):
     def send(self, outputs: Sequence[Array]) -> None:
         """Put the outputs into their slots, where they are not yet there."""
 
+    def close(self) -> None:
+        """Free what the runtime holds."""
+
 
 EngineFactory = Callable[[StagePlan], Engine]
 
@@ -102,6 +105,10 @@ class InterpreterEngine:
                 )
             np.copyto(slot, values)
 
+    def close(self) -> None:
+        """Free the interpreter."""
+        del self._views, self._interpreter
+
 
 class CompiledEngine:
     """A stage compiled through the runtime's C API: reads and writes the slots without copies.
@@ -145,6 +152,11 @@ class CompiledEngine:
 
     def send(self, outputs: Sequence[Array]) -> None:
         """Do nothing: the outputs are where they belong."""
+
+    def close(self) -> None:
+        """Free the compiled model and its buffers."""
+        self._known.clear()
+        self._model.close()
 
     def _handle(self, side: str, place: int, slot: Array) -> int:
         key = (side, place, id(slot))

@@ -9,6 +9,11 @@ from dse.pipeline.engine import Array, numpy_type
 from dse.pipeline.plan import PipelinePlan
 
 
+def check_frame(plan: PipelinePlan, frame: Sequence[Array]) -> None:
+    """Check one frame; see ``check_frames``."""
+    check_frames(plan, (frame,))
+
+
 def check_frames(plan: PipelinePlan, frames: Sequence[Sequence[Array]]) -> None:
     """Check prepared frames against the inputs of a plan.
 

@@ -84,6 +84,7 @@ class _Lane:
             plan.outputs,
             load_frames(Path(request["frames"])),
             queue_depth=int(request["queue_depth"]),
+            stateful=plan.stateful,
             spin_ns=int(request["spin_ns"]),
             engine=ENGINES[request["engine"]],
             status=_status(Path(request["status"]), len(lane.stages)),

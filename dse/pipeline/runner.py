@@ -55,6 +55,9 @@ class LaneRunner:
         watches the process; None for none.
     engine
         Makes the engine of a stage, in the stage's thread.
+    stateful
+        Whether stages keep state: then they are built anew after their first invocation, so that
+        the first frame finds no trace of it.
     spin_ns
         How long a thread with nothing to do keeps looking before it sleeps: saves the time to be
         woken, costs the core.
@@ -76,13 +79,14 @@ class LaneRunner:
         status: memoryview | None = None,
         engine: EngineFactory = InterpreterEngine,
         spin_ns: int = 0,
+        stateful: bool = False,
     ) -> None:
         self._spin_ns = spin_ns
         self._status = status
         self._threads: dict[int, tuple[str, str, tuple[int, ...]]] = {}
         self._network = Network(plan, inputs, outputs, frames, queue_depth)
         self._strangers_known: frozenset[int] = frozenset()
-        self.first_invoke_ns = self._build(engine)
+        self.first_invoke_ns = self._build(engine, stateful)
         self._strangers_known = thread_ids() - self._threads.keys()
         self.affinity = read_back(self._threads)
 
@@ -305,7 +309,7 @@ class LaneRunner:
             counts = ", ".join(f"{node.plan.name} {node.done}" for node in self._network.nodes)
             raise DeviceError(f"frames were lost: expected {order.limit} from every stage, got {counts}")
 
-    def _build(self, factory: EngineFactory) -> tuple[int, ...]:
+    def _build(self, factory: EngineFactory, stateful: bool) -> tuple[int, ...]:
         """Build one stage after another, so that new threads can be told apart, and run frame 0."""
         known = thread_ids()
         for unit in self._network.units:
@@ -320,6 +324,12 @@ class LaneRunner:
             unit = next(u for u in self._network.units if node in u.stages)
             first.append(unit.submit(partial(first_invocation, node)).result())
             known = self._claim(known, node, unit)
+        if stateful:
+            for unit in self._network.units:
+                for node in unit.stages:
+                    unit.submit(node.engine.close).result()
+                    node.engine = unit.submit(partial(factory, node.plan)).result()
+                    known = self._claim(known, node, unit)
         return tuple(first)
 
     def _claim(self, known: frozenset[int], node: StageNode, unit: Unit) -> frozenset[int]:

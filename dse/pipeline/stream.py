@@ -77,7 +77,7 @@ class _LaneStream:
         folder = host.path()
         self.n_slots = n_slots
         self.fed = self.done = 0
-        self.finished = False
+        self.ended = self.finished = False
         self._pipes = [folder / f"{kind}-{number}" for kind in ("feed", "done")]
         for pipe in self._pipes:
             os.mkfifo(pipe, 0o600)
@@ -118,7 +118,9 @@ class _LaneStream:
         return found
 
     def end(self) -> None:
-        os.write(self._feed, END)
+        if not self.ended:
+            self.ended = True
+            os.write(self._feed, END)
 
     def close(self) -> None:
         for descriptor in (self._feed, self.done_fd):
@@ -127,13 +129,16 @@ class _LaneStream:
             path.unlink(missing_ok=True)
 
 
+Pull = Callable[[], "Sequence[Array] | None"]
+
+
 class NotYet(Exception):  # noqa: N818 - a signal, not a fault
     """A source has no frame at the moment."""
 
 
 def run_stream(
     host: Host,
-    pull: Callable[[], Sequence[Array] | None],
+    pull: Pull,
     queue_depth: int,
     check: Callable[[Sequence[Array]], None],
     wake_fd: int | None = None,
@@ -158,22 +163,51 @@ def run_stream(
     ChildDiedError, ChildTimeoutError, DeviceError
         A lane died, stalled or failed.
     """
+    with _lane_streams(host, queue_depth) as lanes:
+        for _, outputs in _guarded(_Dealer(host, lanes, pull, check, wake_fd)):
+            yield outputs
+
+
+def run_streams(
+    host: Host,
+    pulls: Sequence[Pull],
+    queue_depth: int,
+    check: Callable[[Sequence[Array]], None],
+) -> Iterator[tuple[int, Frame]]:
+    """Feed each lane from a source of its own; yield (source, outputs), in order for each source.
+
+    Parameters
+    ----------
+    host, queue_depth, check
+        As ``run_stream``.
+    pulls
+        One per lane.
+    """
+    with _lane_streams(host, queue_depth) as lanes:
+        yield from _guarded(_OwnLanes(host, lanes, pulls, check))
+
+
+@contextlib.contextmanager
+def _lane_streams(host: Host, queue_depth: int) -> Iterator[list[_LaneStream]]:
     lanes: list[_LaneStream] = []
     try:
         for number, plan in enumerate(host.plan.lanes):
             lanes.append(_LaneStream(host, number, slots_of(plan, queue_depth)))
         host.begin_stream([lane.request() for lane in lanes])
-        dealer = _Dealer(host, lanes, pull, check, wake_fd)
-        try:
-            yield from dealer.outputs()
-        except (Exception, GeneratorExit):
-            # The source failed, a frame did not fit, or nobody wants more: the lanes are well.
-            if not dealer.broken:
-                dealer.abandon()
-            raise
+        yield lanes
     finally:
         for lane in lanes:
             lane.close()
+
+
+def _guarded(dealer: _Dealer) -> Iterator[tuple[int, Frame]]:
+    try:
+        yield from dealer.outputs()
+    except (Exception, GeneratorExit):
+        # The source failed, a frame did not fit, or nobody wants more: the lanes are well.
+        if not dealer.broken:
+            dealer.abandon()
+        raise
 
 
 class _Dealer:
@@ -183,9 +217,9 @@ class _Dealer:
         self,
         host: Host,
         lanes: Sequence[_LaneStream],
-        pull: Callable[[], Sequence[Array] | None],
+        pull: Pull,
         check: Callable[[Sequence[Array]], None],
-        wake_fd: int | None,
+        wake_fd: int | None = None,
     ) -> None:
         self._host = host
         self._lanes = lanes
@@ -200,7 +234,8 @@ class _Dealer:
         self._ended = self._starved = False
         self.broken = False
 
-    def outputs(self) -> Iterator[Frame]:
+    def outputs(self) -> Iterator[tuple[int, Frame]]:
+        """Yield (lane, outputs)."""
         with selectors.DefaultSelector() as selector:
             for number, lane in enumerate(self._lanes):
                 selector.register(lane.done_fd, selectors.EVENT_READ, ("done", number))
@@ -212,9 +247,16 @@ class _Dealer:
                 self._feed()
                 block = self._starved or self._ended or not self._has_room()
                 self._look(selector, _POLL_S if block else 0)
-                while self._order and self._ready[self._order[0]]:
-                    yield self._ready[self._order.popleft()].popleft()
+                while (found := self._next_ready()) is not None:
+                    yield found
                     self._watch.forget()
+
+    def _next_ready(self) -> tuple[int, Frame] | None:
+        """Outputs that are next in order, if they are there."""
+        if self._order and self._ready[self._order[0]]:
+            lane = self._order.popleft()
+            return lane, self._ready[lane].popleft()
+        return None
 
     def abandon(self) -> None:
         """Let the lanes finish what is inside, and forget it."""
@@ -238,10 +280,9 @@ class _Dealer:
             raise self._host.give_up(error) from None
 
     def _end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            for lane in self._lanes:
-                lane.end()
+        self._ended = True
+        for lane in self._lanes:
+            lane.end()
 
     def _has_room(self) -> bool:
         return len(self._order) < self._window and any(lane.in_flight < lane.n_slots for lane in self._lanes)
@@ -258,10 +299,13 @@ class _Dealer:
         if frame is None:
             self._end()
             return
-        self._check(frame)
         number = min(range(len(self._lanes)), key=lambda n: self._lanes[n].in_flight / self._lanes[n].n_slots)
-        self._lanes[number].put(frame)
+        self._put(number, frame)
         self._order.append(number)
+
+    def _put(self, number: int, frame: Sequence[Array]) -> None:
+        self._check(frame)
+        self._lanes[number].put(frame)
         if self._lanes[number].in_flight == 1:
             self._watch.forget(number)
 
@@ -275,7 +319,7 @@ class _Dealer:
         else:
             self._host.lane_answer(number)
             self._ready[number].extend(self._lanes[number].take())
-            if not self._ended or self._lanes[number].in_flight:
+            if not self._lanes[number].ended or self._lanes[number].in_flight:
                 raise DeviceError(
                     f"lane {number} of plan {self._host.plan.name!r} ended its stream "
                     f"with {self._lanes[number].in_flight} frames inside"
@@ -284,9 +328,43 @@ class _Dealer:
 
     def _look_for_stalls(self) -> None:
         for number, lane in enumerate(self._lanes):
-            waiting = lane.in_flight or (self._ended and not lane.finished)
+            waiting = lane.in_flight or (lane.ended and not lane.finished)
             if waiting and self._watch.stuck(number, self._host.counters(number)):
                 raise self._host.stuck_error(number, self._watch.limit_s)
+
+
+class _OwnLanes(_Dealer):
+    """Every lane has a source of its own, so there is nothing to deal and nothing to put in order."""
+
+    def __init__(
+        self,
+        host: Host,
+        lanes: Sequence[_LaneStream],
+        pulls: Sequence[Pull],
+        check: Callable[[Sequence[Array]], None],
+    ) -> None:
+        super().__init__(host, lanes, lambda: None, check)
+        self._pulls = tuple(pulls)
+
+    def _has_room(self) -> bool:
+        return any(not lane.ended and lane.in_flight < lane.n_slots for lane in self._lanes)
+
+    def _feed(self) -> None:
+        for number, lane in enumerate(self._lanes):
+            if lane.ended or lane.in_flight >= lane.n_slots:
+                continue
+            frame = self._pulls[number]()
+            if frame is None:
+                lane.end()
+            else:
+                self._put(number, frame)
+        self._ended = all(lane.ended for lane in self._lanes)
+
+    def _next_ready(self) -> tuple[int, Frame] | None:
+        for number, ready in enumerate(self._ready):
+            if ready:
+                return number, ready.popleft()
+        return None
 
 
 class ThreadedSource:
@@ -353,5 +431,5 @@ def refuse_shared_state(plan: PipelinePlan) -> None:
     if plan.stateful and len(plan.lanes) > 1:
         raise InputError(
             f"plan {plan.name!r}: the model keeps state from frame to frame, so one stream needs one lane; "
-            f"the plan has {len(plan.lanes)} lanes"
+            f"the plan has {len(plan.lanes)} lanes (for as many streams: map_streams)"
         )

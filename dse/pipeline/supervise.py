@@ -11,20 +11,21 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from dse.errors import ChildDiedError, DeviceError, PlatformError
+from dse.errors import ChildDiedError, DeviceError, InputError, PlatformError
 from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import Array, make_slot
-from dse.pipeline.frames import check_frames
+from dse.pipeline.frames import check_frame, check_frames
 from dse.pipeline.lane import load_frames, save_frames
 from dse.pipeline.plan import LanePlan, PipelinePlan, entering_stages, final_stages
 from dse.pipeline.processes import STALL_S, LaneProcesses
-from dse.pipeline.stream import FrameSink, ThreadedSource, refuse_shared_state, run_stream
+from dse.pipeline.stream import FrameSink, ThreadedSource, refuse_shared_state, run_stream, run_streams
 from dse.pipeline.timeline import LaneTimes, Stamps, lane_times
 
 _SHORT_S = 10.0
@@ -307,6 +308,35 @@ class Pipeline:
         source = iter(frames)
         return self._stream(lambda: next(source, None), None)
 
+    def map_streams(
+        self, sources: Sequence[Iterable[Sequence[Array]]]
+    ) -> Iterator[tuple[int, tuple[Array, ...]]]:
+        """Run one stream of frames in each lane: the way to keep state apart.
+
+        Parameters
+        ----------
+        sources
+            As many as the plan has lanes; they may end at different times.
+
+        Yields
+        ------
+        stream, outputs
+            As they come; those of one stream in the order of its frames.
+
+        Raises
+        ------
+        InputError
+            The number of streams differs from the number of lanes, or as ``map``.
+        """
+        if len(sources) != len(self.plan.lanes):
+            raise InputError(
+                f"plan {self.plan.name!r}: {len(sources)} streams for {len(self.plan.lanes)} lanes; "
+                f"each stream needs a lane of its own"
+            )
+        iterators = [iter(source) for source in sources]
+        pulls = [partial(next, iterator, None) for iterator in iterators]
+        return run_streams(self._running, pulls, self._queue_depth, partial(check_frame, self.plan))
+
     def stream(self, source: Iterable[Sequence[Array]], sink: FrameSink) -> int:
         """Run frames from a source to a sink; the source may block, it has a thread of its own.
 
@@ -334,9 +364,7 @@ class Pipeline:
         self, pull: Callable[[], Sequence[Array] | None], wake_fd: int | None
     ) -> Iterator[tuple[Array, ...]]:
         refuse_shared_state(self.plan)
-        return run_stream(
-            self._running, pull, self._queue_depth, lambda frame: check_frames(self.plan, [frame]), wake_fd
-        )
+        return run_stream(self._running, pull, self._queue_depth, partial(check_frame, self.plan), wake_fd)
 
     def folder(self) -> Path:
         """Folder for temporary files."""

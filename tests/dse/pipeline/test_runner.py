@@ -54,6 +54,9 @@ class Arithmetic:
         for number, slot in enumerate(outputs):
             slot[0] = 1 + number + self._result
 
+    def close(self) -> None:
+        pass
+
 
 def reference(lane: LanePlan, outputs: list[Port], value: int) -> list[int]:
     known = {0: value}

@@ -5,14 +5,21 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dse.errors import ChildDiedError, ChildTimeoutError, DeviceError, InputError
+from dse.flatbuffer.layers import build_graph
+from dse.flatbuffer.reader import read_model
+from dse.inputs import make_frames
+from dse.pipeline.plan import whole_model_plan
 from dse.pipeline.supervise import Pipeline
 from dse.pipeline.watch import StallWatch
 
@@ -163,3 +170,65 @@ def test_the_stall_watch_by_hand():
     now[0] = 9.0
     watch.forget(0)
     assert not watch.stuck(0, (1, 2)), "nobody looked"
+
+
+ORACLE = """
+import sys
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+interpreter = Interpreter(sys.argv[1])
+interpreter.allocate_tensors()
+(source,), (sink,) = interpreter.get_input_details(), interpreter.get_output_details()
+found = []
+for frame in np.load(sys.argv[2]):
+    interpreter.set_tensor(source["index"], frame)
+    interpreter.invoke()
+    found.append(interpreter.get_tensor(sink["index"]).copy())
+np.save(sys.argv[3], found)
+"""
+
+
+def fresh_outputs(model: Path, frames: list, folder: Path) -> np.ndarray:
+    """Outputs of a model that has never run before, by the runtime alone."""
+    np.save(folder / "in.npy", [values for (values,) in frames])
+    arguments = [str(model), str(folder / "in.npy"), str(folder / "out.npy")]
+    subprocess.run([sys.executable, "-c", ORACLE, *arguments], check=True, capture_output=True)
+    return np.load(folder / "out.npy")
+
+
+@pytest.mark.parametrize("name", ["y_lstm_fused", "pymicro_wakeword__alexa"])
+def test_each_stream_of_a_model_with_state_is_as_if_it_were_alone(corpus, tmp_path, cores, name):
+    """Variable tensors in one model, resource variables in the other."""
+    model = corpus / "models" / f"{name}.tflite"
+    graph = build_graph(read_model(model))
+    plan = whole_model_plan("streams", graph, model, "cpu", [(core,) for core in cores])
+    assert plan.stateful
+    streams = [make_frames(graph, n, seed, style="held") for n, seed in ((100, 0), (70, 1))]
+    with Pipeline(plan) as pipeline:
+        got: list[list[np.ndarray]] = [[], []]
+        for stream, (values,) in pipeline.map_streams(streams):
+            got[stream].append(values)
+    for frames, ours in zip(streams, got):
+        np.testing.assert_array_equal(ours, fresh_outputs(model, list(frames), tmp_path))
+
+
+def test_streams_and_lanes_must_be_as_many(tiny, lanes):
+    with (
+        Pipeline(lanes, tiny.frames(1)) as pipeline,
+        pytest.raises(InputError, match="3 streams for 2 lanes"),
+    ):
+        pipeline.map_streams([[], [], []])
+
+
+def test_streams_end_and_can_be_left_one_by_one(tiny, lanes):
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        counts = [0, 0]
+        for stream, (values,) in pipeline.map_streams([numbered(tiny, 5), numbered(tiny, 300)]):
+            np.testing.assert_array_equal(values[0, 0], 5 * counts[stream] + 2)
+            counts[stream] += 1
+        assert counts == [5, 300]
+        left = pipeline.map_streams([numbered(tiny, 10**9), numbered(tiny, 10**9)])
+        assert len(list(itertools.islice(left, 20))) == 20
+        left.close()
+        check(tiny, pipeline.map(numbered(tiny, 20)), 20)
