@@ -69,6 +69,7 @@ class Stager:
             tuple(self._lane(lane) for lane in lanes),
             tuple(port_of(tensors[index]) for index in self._graph.inputs),
             tuple(port_of(tensors[index]) for index in self._graph.outputs),
+            self._graph.stateful,
         )
 
     def _lane(self, lane: PlacedLane) -> LanePlan:

@@ -239,7 +239,9 @@ def _whole(model: Path, plan: PipelinePlan, threads: int) -> PipelinePlan:
     stage = StagePlan(
         "whole model", model, first.cluster, first.cores, threads, inputs=plan.inputs, outputs=plan.outputs
     )
-    return PipelinePlan(f"{plan.name}, uncut", (LanePlan((stage,)),), plan.inputs, plan.outputs)
+    return PipelinePlan(
+        f"{plan.name}, uncut", (LanePlan((stage,)),), plan.inputs, plan.outputs, plan.stateful
+    )
 
 
 def _on_one_core(lane: LanePlan, core: int) -> LanePlan:
