@@ -161,6 +161,7 @@ class _Topic:
     resource: Resource | None
     cluster: int | None
     changes: tuple[_Change, ...]
+    at_most: Ratio | None
     promise: float
 
 
@@ -269,31 +270,36 @@ class _Asker:
         largest = changes[-1].problem
         at_most = self._at_most(largest)
         promise = self._gain_of(largest, self._mapping) if at_most is None else at_most
-        return _Topic(layer, slots, resource, cluster, tuple(changes), promise)
+        return _Topic(layer, slots, resource, cluster, tuple(changes), at_most, promise)
 
     def steps(self, topic: _Topic) -> tuple[Step, ...]:
         """Answer a topic, largest change first."""
         found: list[Step] = []
         known = [self._mapping]
         for change in reversed(topic.changes):
-            hopeless = bool(found) and found[-1].gain <= SAME and found[-1].known is not Known.LEFT_OUT
-            step = self._step(change, known, found[-1].known if hopeless else None)
+            if found and found[-1].gain <= SAME and found[-1].known is not Known.LEFT_OUT:
+                # Less does not gain more.
+                found.append(
+                    replace(found[-1], change=change.size, gain=0.0, same_mapping=0.0, mapping=self._mapping)
+                )
+                continue
+            at_most = self._at_most(change.problem) if found else topic.at_most
+            step = self._step(change, known, at_most)
             known.append(step.mapping)
             found.append(step)
         return tuple(reversed(found))
 
-    def _step(self, change: _Change, known: Sequence[Mapping], hopeless: Known | None) -> Step:
+    def _step(self, change: _Change, known: Sequence[Mapping], at_most: Ratio | None) -> Step:
         same = self._gain_of(change.problem, self._mapping)
         gain, mapping = max(
             ((self._gain_of(change.problem, mapping), mapping) for mapping in known), key=lambda pair: pair[0]
         )
-        at_most = self._at_most(change.problem)
         how = Known.PROVED
         if at_most is None or (1 + gain) * (1 + SAME) < 1 + at_most:
-            how = Known.SEARCHED if hopeless is None else hopeless
-            if hopeless is None and time.monotonic() >= self._deadline:
+            how = Known.SEARCHED
+            if time.monotonic() >= self._deadline:
                 how, self.cut_short = Known.LEFT_OUT, True
-            elif hopeless is None:
+            else:
                 better = self._search(change.problem)
                 if better is not None and self._gain_of(change.problem, better) > gain:
                     gain, mapping = self._gain_of(change.problem, better), better

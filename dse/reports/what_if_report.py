@@ -32,10 +32,12 @@ def what_if_text(result: RunResult, found: WhatIf, slots: Sequence[Slot]) -> str
         Of the problem, in the platform's terms.
     """
     worth = [gain for gain in found.layers if gain.gain >= SMALL]
-    lines = [f"What if: gain in {result.goal}, searched again for every change", ""]
+    lines = [
+        f"What if: gain in {result.goal} if a layer took that much less, searched again",
+        "         (unmoved: for the last of these, if the mapping stays what it is)",
+        "",
+    ]
     lines += _layer_table(result, worth[:MOST_ROWS], slots)
-    if worth:
-        lines.append("   (unmoved: the last of these if the mapping stays what it is)")
     rest = worth[MOST_ROWS:]
     if rest:
         lines.append(f"  ... and {len(rest)} more, {format_share(rest[0].gain)} and less each")
@@ -54,18 +56,18 @@ def what_if_text(result: RunResult, found: WhatIf, slots: Sequence[Slot]) -> str
 def _layer_table(result: RunResult, gains: Sequence[LayerGain], slots: Sequence[Slot]) -> list[str]:
     if not gains:
         return []
-    heads = ["on", "takes", *(f"-{step.change:.0%}" for step in gains[0].steps), "unmoved"]
+    heads = ["on", "takes", *(f"-{step.change * 100:.0f} %" for step in gains[0].steps), "unmoved"]
     rows = [_layer_row(result, gain, slots) for gain in gains]
     widths = [max(len(head), *(len(row[n]) for row in rows)) for n, head in enumerate(heads)]
     room = WIDTH - 3 - sum(width + 2 for width in widths)
     names = [_layer_name(result.graph, gain.layer) for gain in gains]
-    first = min(room, max(len("layer, that much cheaper"), *map(len, names)))
+    first = min(room, max(len("layer"), *map(len, names)))
 
     def line(name: str, cells: Sequence[str]) -> str:
         texts = [cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:]))]
         return "  ".join([f"   {shorten(name, first).ljust(first)}", *texts]).rstrip()
 
-    return [line("layer, that much cheaper", heads), *(line(n, row) for n, row in zip(names, rows))]
+    return [line("layer", heads), *(line(n, row) for n, row in zip(names, rows))]
 
 
 def _layer_name(graph: LayerGraph, index: int) -> str:

@@ -67,7 +67,7 @@ def test_the_command_prints_the_tables(experiment, capsys):
     assert "The winner: " in before
     assert "more of a resource" in after
     assert "more core of big" in after
-    assert "-100%" in after
+    assert "-100 %" in after
 
 
 def test_the_command_prints_json(experiment, capsys):
