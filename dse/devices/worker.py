@@ -155,17 +155,25 @@ class Worker:
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         """Build, allocate and fill an interpreter and run it once.
 
-        The request has ``id``, ``path``, ``threads``, ``seed`` and ``kernels`` (``default`` or
-        ``builtin``); ``values`` may name a file of numbers for some inputs, by position.  The
+        The request has ``id``, ``path``, ``threads``, ``seed`` and ``kernels`` (``default``,
+        ``builtin`` or ``gpu``); ``values`` may name a file of numbers for some inputs, by position.  The
         answer has the time of the build and of the first, cold, invocation.
         """
         start = time.perf_counter_ns()
-        interpreter = interpreter_class()(
-            model_path=request["path"], num_threads=int(request["threads"]), **_kernels(request)
-        )
-        interpreter.allocate_tensors()
-        built = time.perf_counter_ns()
-        fill_inputs(interpreter, int(request["seed"]), request.get("values"))
+        if request.get("kernels") == "gpu":
+            from dse.devices.accelerated import load_accelerated
+
+            interpreter: Any = load_accelerated(
+                Path(request["path"]), int(request["threads"]), int(request["seed"])
+            )
+            built = time.perf_counter_ns()
+        else:
+            interpreter = interpreter_class()(
+                model_path=request["path"], num_threads=int(request["threads"]), **_kernels(request)
+            )
+            interpreter.allocate_tensors()
+            built = time.perf_counter_ns()
+            fill_inputs(interpreter, int(request["seed"]), request.get("values"))
         filled = time.perf_counter_ns()
         interpreter.invoke()
         ran = time.perf_counter_ns()
