@@ -47,7 +47,10 @@ def solve_assignment(problem: Problem, limits: Limits) -> Solution:
     InfeasibleError, CapError
     """
     solver = solve_interval_dp if problem.lane_limit == 1 else solve_lanes
-    return improve(problem, solver(problem, replace(limits, time_s=limits.time_s / 3)), limits)
+    start = time.monotonic()
+    first = solver(problem, replace(limits, time_s=limits.time_s / 3))
+    left = limits.time_s - (time.monotonic() - start)
+    return improve(problem, first, replace(limits, time_s=max(left, limits.time_s / 10)))
 
 
 def improve(problem: Problem, first: Solution, limits: Limits) -> Solution:
@@ -61,7 +64,7 @@ def improve(problem: Problem, first: Solution, limits: Limits) -> Solution:
     if rounded is not None:
         best, evaluation = _better(problem, best, evaluation, Mapping((rounded,)))
     for number in range(len(best.lanes) if problem.n_layers <= MOST_POLISHED else 0):
-        left = limits.time_s - (time.monotonic() - start)
+        left = 0.95 * limits.time_s - (time.monotonic() - start)
         share = left / (len(best.lanes) - number)
         found, bound_ns = _better_lanes(problem, best.lanes[number], share, limits)
         if bound_ns and _units_are_all_there_is(problem):

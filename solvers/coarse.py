@@ -53,7 +53,12 @@ def _weights(blocks: Blocks) -> FloatArray:
     return least
 
 
-def coarsen(blocks: Blocks, weight: FloatArray, cuts: set[int]) -> Blocks:
+def join_evenly(blocks: Blocks, n_even: int) -> Blocks:
+    """Join neighbouring blocks to about ``n_even`` blocks of equal work."""
+    return coarsen(blocks, _weights(blocks), set(), n_even)
+
+
+def coarsen(blocks: Blocks, weight: FloatArray, cuts: set[int], n_even: int = N_EVEN) -> Blocks:
     """Join neighbouring blocks of the problem's own order.
 
     Parameters
@@ -64,12 +69,14 @@ def coarsen(blocks: Blocks, weight: FloatArray, cuts: set[int]) -> Blocks:
         float64 (blocks,): work of each.
     cuts
         Places near which blocks stay fine.
+    n_even
+        Coarse blocks elsewhere.
     """
     n = blocks.n_blocks
     running = np.concatenate([[0.0], np.cumsum(weight)])
     total = running[-1] or 1.0
-    bounds = set(np.searchsorted(running, total * np.arange(N_EVEN + 1) / N_EVEN).tolist()) | {0, n}
-    reach = total / N_EVEN
+    bounds = set(np.searchsorted(running, total * np.arange(n_even + 1) / n_even).tolist()) | {0, n}
+    reach = total / n_even
     for cut in cuts:
         here = running[cut]
         fine = here + reach * np.arange(-N_PER_CUT, N_PER_CUT + 1) / N_PER_CUT

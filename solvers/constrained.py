@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.coarse import join_evenly
 from solvers.errors import InfeasibleError
 from solvers.evaluate import Evaluation, evaluate, score_key
 from solvers.infeasible import why_no_lane
@@ -23,6 +24,10 @@ from solvers.topology import Blocks, contract, orders
 RATE_STEPS = 10**12
 """The fastest lane's rate in integer steps: exact sums, and differences below count as ties."""
 POWER_STEPS_PER_MW = 10**6
+MANY_BLOCKS, N_COARSE = 120, 60
+"""With more blocks, neighbours are joined to about so many first, without proof."""
+MOST_OFFERS = 300
+"""Lanes that are combined; of more, some on each vector of cores are left out, without proof."""
 MOST_SCORED = 300
 """Final labels that the evaluator ranks."""
 
@@ -72,8 +77,11 @@ def solve_constrained(name: str, blocks: Blocks, limits: Limits, max_lanes: int 
 
 
 def _lanes(blocks: Blocks, limits: Limits) -> _Search:
+    if blocks.n_blocks > MANY_BLOCKS:
+        search = _lanes(join_evenly(blocks, N_COARSE), limits)
+        return replace(search, exact=False)
     n = blocks.n_blocks
-    most_labels = 256 if n <= 20 else 64 if n <= 80 else 16 if n <= 300 else 4
+    most_labels = 256 if n <= 12 else 64 if n <= 30 else 12
     n_orders = 40 if n <= 10 else 8 if n <= 40 else 2
     search = _Search([], blocks.has_one_order)
     for order in orders(blocks, n_orders, limits.seed):
@@ -107,36 +115,57 @@ def _best_mix(
     """Return the best mapping with its evaluation, and whether nothing was cut off."""
     if not offers:
         return None, True
+    exact = len(offers) <= MOST_OFFERS
+    if not exact:
+        offers = _thinned(offers)
     table = _table(problem, offers)
     n_clusters = len(problem.cluster_sizes)
     most = sum(problem.cluster_sizes) if max_lanes is None else max_lanes
     rows = np.zeros((1, table.shape[1]), np.int64)
     mixes: list[tuple[int, ...]] = [()]
     fresh = [0]
-    exact = True
     for _ in range(most):
-        grown_rows, grown_mixes = [], []
+        grown, parents = [], []
         for number in fresh:
             total = rows[number] + table
             total[:, n_clusters + 1] = np.maximum(rows[number, n_clusters + 1], table[:, n_clusters + 1])
-            for offer in np.flatnonzero(_possible(problem, total)):
-                grown_rows.append(total[offer])
-                grown_mixes.append((*mixes[number], int(offer)))
-        if not grown_rows:
+            possible = np.flatnonzero(_possible(problem, total))
+            grown.append(total[possible])
+            parents += [(number, int(offer)) for offer in possible]
+        if not parents:
             break
         n_before = len(rows)
-        rows = np.concatenate([rows, np.array(grown_rows)])
-        mixes = mixes + grown_mixes
-        n_lanes = np.array([[len(mix)] for mix in mixes])
+        rows = np.concatenate([rows, *grown])
+        n_lanes = np.array([len(mix) for mix in mixes] + [len(mixes[parent]) + 1 for parent, _ in parents])
         keep, capped = pareto_by_key(
-            rows[:, :n_clusters], _relevant(problem, rows), n_lanes, 64 if len(offers) < 500 else 16
+            rows[:, :n_clusters], _relevant(problem, rows), n_lanes[:, None], 64 if len(offers) < 100 else 16
         )
         exact &= not capped
-        rows, mixes = rows[keep], [mixes[number] for number in keep]
+        rows = rows[keep]
+        mixes = [
+            mixes[number]
+            if number < n_before
+            else (*mixes[parents[number - n_before][0]], parents[number - n_before][1])
+            for number in keep
+        ]
         fresh = [place for place, number in enumerate(keep) if number >= n_before]
         if not fresh:
             break
     return _best_scored(problem, offers, rows, mixes), exact
+
+
+def _thinned(offers: list[_Offer]) -> list[_Offer]:
+    """Keep about ``MOST_OFFERS``: of the lanes on the same cores those spread over their front."""
+    by_use: dict[tuple[int, ...], list[_Offer]] = {}
+    for offer in offers:
+        by_use.setdefault(offer.label.use, []).append(offer)
+    share = max(2, MOST_OFFERS // len(by_use))
+    kept = []
+    for use in sorted(by_use):
+        front = sorted(by_use[use], key=lambda o: (o.label.period_ns, o.label.latency_ns))
+        places = {round(place) for place in np.linspace(0, len(front) - 1, min(share, len(front)))}
+        kept += [front[place] for place in sorted(places)]
+    return kept
 
 
 def _table(problem: Problem, offers: list[_Offer]) -> IntArray:

@@ -4,11 +4,60 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from solvers.bounds import bound_costs
+from solvers.errors import InfeasibleError
 from solvers.evaluate import evaluate
 from solvers.lanes import LanePool
 from solvers.mapping import Lane, Mapping
 from solvers.problem import Limits, Problem
 from solvers.topology import Blocks, contract
+
+
+def refuse_impossible(blocks: Blocks, bound_hz: float) -> None:
+    """Compare limits with what no mapping can undercut.
+
+    Parameters
+    ----------
+    blocks
+        The problem.
+    bound_hz
+        From ``bounds.throughput_bound_hz``.
+
+    Raises
+    ------
+    InfeasibleError
+        The longest path is longer than the ceiling on latency, the floor on throughput is above the
+        bound, or the weights alone exceed the memory.
+    """
+    problem = blocks.problem
+    objective = problem.objective
+    if objective.max_latency_ns is not None:
+        path = _longest_path_ns(blocks) * (1 - 1e-9)
+        if path > objective.max_latency_ns:
+            raise InfeasibleError(
+                f"latency: the longest path takes at least {path:.0f} ns on the best slots, "
+                f"limit {objective.max_latency_ns} ns"
+            )
+    floor = objective.min_throughput_hz
+    if floor is not None and bound_hz < floor * (1 - 1e-9):
+        raise InfeasibleError(
+            f"throughput floor: demand {floor:g} frames/s, limit {bound_hz:g} frames/s for any mapping"
+        )
+    weights = sum(constant.n_bytes for constant in problem.constants if constant.users)
+    limits = [m for m in problem.memory_limits_bytes or () if m is not None]
+    rooms = [sum(limits)] if limits and len(limits) == len(problem.cluster_sizes) else []
+    if problem.total_memory_limit_bytes is not None:
+        rooms.append(problem.total_memory_limit_bytes)
+    if rooms and weights > min(rooms):
+        raise InfeasibleError(f"memory: the weights alone demand {weights} bytes, limit {min(rooms)} bytes")
+
+
+def _longest_path_ns(blocks: Blocks) -> float:
+    least = bound_costs(blocks).min(axis=1)
+    finish = [0.0] * blocks.n_blocks
+    for block, before in enumerate(blocks.predecessors):
+        finish[block] = float(least[block]) + max((finish[other] for other in before), default=0.0)
+    return max(finish)
 
 
 def why_no_lane(blocks: Blocks) -> str | None:
@@ -29,7 +78,7 @@ def why_no_lane(blocks: Blocks) -> str | None:
         )
         if demand > size:
             return f"cores: the pins need {demand} cores of cluster {cluster}, limit {size} cores"
-    if not blocks.has_one_order:
+    if not blocks.has_one_order or _any_lane(problem) is not None:
         return None
     return _least_addition(problem)
 

@@ -23,11 +23,12 @@ from solvers.problem import FloatArray, Goal, IntArray, Problem
 class Criteria:
     """Which criteria count for a problem: columns of the label vectors.
 
-    Columns of a lane: period (largest busy), then latency (sum of busy), energy (sum of busy times
-    power, in mW ns), memory per limited cluster and in all; and minus the period where power is
-    limited, because then a slower lane may be wanted.
+    Columns of a lane: period (largest busy) where throughput or energy counts, latency (sum of busy),
+    energy (sum of busy times power, in mW ns), memory per limited cluster and in all; and minus the
+    period where power is limited, because then a slower lane may be wanted.
     """
 
+    period: bool
     latency: bool
     energy: bool
     memory_clusters: tuple[int, ...]
@@ -39,9 +40,12 @@ class Criteria:
         """Return the criteria that the goal and the limits of a problem need."""
         objective = problem.objective
         limits = problem.memory_limits_bytes or ()
+        throughput = objective.goal is Goal.THROUGHPUT or objective.min_throughput_hz is not None
+        energy = objective.goal is Goal.ENERGY or problem.max_power_mw is not None
         return Criteria(
+            period=throughput or energy,
             latency=objective.goal is Goal.LATENCY or objective.max_latency_ns is not None,
-            energy=objective.goal is Goal.ENERGY or problem.max_power_mw is not None,
+            energy=energy,
             memory_clusters=tuple(c for c, limit in enumerate(limits) if limit is not None),
             total_memory=problem.total_memory_limit_bytes is not None,
             slower_may_help=problem.max_power_mw is not None,
@@ -163,7 +167,7 @@ class LabelSearch:
     def _relevant(self, vector: IntArray, state: IntArray) -> IntArray:
         """Columns that decide dominance, smaller is better."""
         criteria = self.criteria
-        columns = [vector[:, 0]]
+        columns = [vector[:, 0]] if criteria.period else []
         if criteria.latency:
             columns.append(vector[:, 1])
         if criteria.energy:
@@ -185,7 +189,7 @@ class LabelSearch:
         keys = np.concatenate([state[:, :n_clusters], state[:, -1:]], axis=1)
         keep, capped = pareto_by_key(keys, relevant, ties, self.most_labels)
         self.capped |= capped
-        return keep
+        return keep[_not_beaten_with_fewer_cores(keys[keep], relevant[keep])]
 
     def _read(
         self,
@@ -266,8 +270,28 @@ def pareto_by_key(
     return np.concatenate(kept), capped
 
 
+def _not_beaten_with_fewer_cores(keys: IntArray, relevant: IntArray) -> IntArray:
+    """Indices of labels for which no other one uses no more of anything, cores included.
+
+    The last column of ``keys`` is the cluster of the last stage: only equal ones are compared.
+    """
+    columns = np.concatenate([keys[:, :-1], relevant], axis=1)
+    alive = np.ones(len(keys), np.bool_)
+    for place in np.lexsort(columns.T[::-1]):
+        if alive[place]:
+            beaten = (columns >= columns[place]).all(axis=1) & (keys[:, -1] == keys[place, -1])
+            beaten[place] = False
+            alive &= ~beaten
+    return np.flatnonzero(alive)
+
+
 def _front(vectors: IntArray | FloatArray, most: int) -> IntArray:
     """Indices of the undominated rows of lexicographically sorted vectors, at most ``most``."""
+    if vectors.shape[1] == 1:
+        return np.zeros(1, np.int64)
+    if vectors.shape[1] == 2:  # the second column must fall
+        least = np.minimum.accumulate(vectors[:, 1])
+        return np.flatnonzero(np.r_[True, vectors[1:, 1] < least[:-1]])[:most]
     alive = np.ones(len(vectors), np.bool_)
     found: list[int] = []
     position = 0

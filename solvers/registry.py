@@ -14,10 +14,12 @@ from solvers.bounds import throughput_bound_hz
 from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemError
 from solvers.evaluate import evaluate
 from solvers.exhaustive import solve_exhaustive
+from solvers.infeasible import refuse_impossible
 from solvers.mapping import Family, Solution, Status
 from solvers.mix import solve_ideal_dp, solve_interval_dp, solve_lanes
 from solvers.portfolio import solve_portfolio
 from solvers.problem import Goal, Limits, Problem
+from solvers.topology import contract
 
 Solver = Callable[[Problem, Limits], Solution]
 
@@ -70,7 +72,9 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
         raise ProblemError(f"no solver is called {name!r}; there are auto, {', '.join(sorted(SOLVERS))}")
     start = time.monotonic_ns()
     try:
-        bound = throughput_bound_hz(problem)
+        blocks = contract(replace(problem, colocated=()))
+        bound = throughput_bound_hz(problem, blocks)
+        refuse_impossible(blocks, bound)
         solution = SOLVERS[name](problem, limits or Limits())
     except InfeasibleError as error:
         wall = time.monotonic_ns() - start

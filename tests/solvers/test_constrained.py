@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import examples, problems
+from test_baselines import big_little
 
 from solvers.evaluate import score_key
 from solvers.exhaustive import search_exhaustively
 from solvers.mapping import Status
-from solvers.problem import Goal, Objective
+from solvers.problem import Constant, Goal, Objective
 from solvers.registry import solve
 
 MANY = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
@@ -79,10 +80,34 @@ def test_branching_is_feasible_and_not_better_than_brute_force(problem, goal):
 
 @pytest.mark.parametrize("goal", list(Goal))
 def test_every_goal_on_a_real_size(goal):
-    from test_baselines import big_little
-
     problem = big_little(30, active_power_mw=(1000, 1900, 2700, 3400, 200, 390, 570, 740), idle_power_mw=100)
     problem = replace(problem, objective=Objective(goal, min_throughput_hz=200.0))
     found = solve(problem)
     assert found.evaluation is not None
     assert found.evaluation.feasible
+
+
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [
+        ({"objective": Objective(max_latency_ns=1000)}, "latency: the longest path takes at least"),
+        ({"objective": Objective(min_throughput_hz=1e9)}, "throughput floor: demand 1e+09 frames/s"),
+        (
+            {"total_memory_limit_bytes": 10, "constants": (Constant(11, (0,)),)},
+            "weights alone demand 11 bytes, limit 10",
+        ),
+    ],
+)
+def test_impossible_limits_are_named_at_once(extra, text):
+    found = solve(big_little(8, **extra))
+    assert found.status is Status.INFEASIBLE
+    assert text in found.reason
+
+
+@settings(MANY, max_examples=examples(60))
+@given(problem=problems(max_layers=4, memory=True), ceiling=st.sampled_from([5, 15, 40]))
+def test_refusals_before_the_search_are_right(problem, ceiling):
+    problem = replace(problem, objective=Objective(max_latency_ns=ceiling, min_throughput_hz=1e8))
+    found = solve(problem, "lanes")
+    if found.status is Status.INFEASIBLE:
+        assert search_exhaustively(problem, False).mapping is None
