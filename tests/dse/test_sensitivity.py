@@ -11,7 +11,7 @@ from dse.config import load_experiment
 from dse.sensitivity import search_what_if
 from solvers.what_if import Known
 
-TINY_BERT = "{hidden: 16, sequence: 8, layers: 2, heads: 2, intermediate: 32, vocab: 50}"
+TINY_BERT = "{hidden: 16, sequence: 8, layers: 1, heads: 2, intermediate: 32, vocab: 50}"
 EXPERIMENT = f"""\
 model: {{zoo: bert_encoder, parameters: {TINY_BERT}}}
 platform:
@@ -23,8 +23,8 @@ search:
   time_s: 60
   candidates: 2
   pins:
+    - {{layers: "embeddings/*", on: 1 LITTLE}}
     - {{layers: "encoder/layer_0/*", on: 1 big}}
-    - {{layers: "encoder/layer_1/*", on: 1 LITTLE}}
 """
 
 

@@ -25,7 +25,7 @@ from solvers.registry import solve
 from solvers.suggestions import MappingSpace, Table, canonical
 
 optuna = pytest.importorskip("optuna")
-RELAXED = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def small(**extra):
@@ -120,16 +120,16 @@ def test_what_does_not_fit_is_repaired():
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
 def test_same_seed_same_trials_and_the_best_is_good(sampler):
     problem = small()
-    options = BlackBoxOptions(sampler, n_trials=60, seed=3)
+    options = BlackBoxOptions(sampler, n_trials=40, seed=3)
     result = search_black_box(problem, rate(problem), options)
-    assert len(result.tried) == 60
+    assert len(result.tried) == 40
     assert result == search_black_box(problem, rate(problem), options)
     other = search_black_box(problem, rate(problem), replace(options, seed=4))
     assert [tried.mapping for tried in other.tried] != [tried.mapping for tried in result.tried]
     assert result.best.values[0] == max(tried.values[0] for tried in result.tried)
     assert all(rate(problem)(tried.mapping) == tried.values[0] for tried in result.tried)
     best = float(solve(problem).evaluation.frames_per_ns)
-    assert 0.8 * best <= result.best.values[0] <= best * 1.25
+    assert 0.8 * best <= result.best.values[0] <= best * 1.25  # turns may beat contiguous plans
 
 
 def test_front_of_two_objectives():
@@ -196,7 +196,7 @@ def test_budgets_are_exact_over_processes(tmp_path):
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
 def test_an_interrupted_search_goes_on_as_if_it_had_not_been(tmp_path, sampler):
     problem = small()
-    options = BlackBoxOptions(sampler, n_trials=30, seed=1)
+    options = BlackBoxOptions(sampler, n_trials=22, seed=1)
     whole = search_black_box(problem, rate(problem), options)
     calls = []
 
@@ -298,7 +298,7 @@ def test_as_a_solver(goal):
         assert solution.mapping == solve_black_box(problem, Limits(seed=5)).mapping
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(max_layers=3))
 def test_the_solver_keeps_the_rules_of_all_solvers(problem):
     first, second = (solve(problem, "black_box", Limits(time_s=600)) for _ in range(2))

@@ -32,7 +32,7 @@ def merit(problem, evaluation):
     return 1 / (evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=14, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(max_layers=4, memory=True), goal=st.sampled_from([Goal.THROUGHPUT, Goal.LATENCY]))
 def test_every_gain_is_that_of_a_search_of_the_changed_problem(problem, goal):
     problem = replace(problem, objective=Objective(goal))
@@ -82,7 +82,7 @@ def check(base, problem, changed, step):
         assert step.gain <= step.at_most + 1e-8
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(max_layers=6))
 def test_larger_changes_gain_more_and_runs_repeat(problem):
     assume(solve(problem).mapping is not None)
