@@ -121,7 +121,7 @@ def test_infeasible_before_search_is_infeasible_by_brute_force(problem):
 
 
 @pytest.mark.slow
-@settings(MANY, max_examples=3000)
+@settings(MANY, max_examples=examples(3000))
 @given(problem=problems(links="target"))
 def test_thousands_of_instances(problem):
     """Every feature mixed, chains and branching graphs: proved optima equal brute force."""
