@@ -29,6 +29,7 @@ from dse.reports.html import write_report
 from dse.results import PlanResult, Proof, RunResult
 from dse.rounds import Outcome, measure_in_rounds
 from dse.run_folder import LoggedProgress, RunFolder
+from dse.shaping import open_model
 from dse.staging import Stager
 from dse.zoo.registry import build_file
 from solvers.problem import Goal, Objective, Problem
@@ -101,12 +102,13 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
 def load(experiment: Experiment, work: Path) -> Subject:
     """Read (or build) the model and find the platform."""
     if isinstance(experiment.model, ModelPath):
-        path = experiment.model.path
+        wanted = experiment.model
+        file = open_model(wanted.path, work, signature=wanted.signature, shapes=wanted.shapes)
     else:
         path = work / f"{experiment.model.name}.tflite"
         parameters = {name: int(value) for name, value in experiment.model.parameters.items()}
         build_file(experiment.model.name, path, parameters, experiment.model.seed)
-    file = read_model(path)
+        file = read_model(path)
     platform = experiment.platform or detect_platform()
     if experiment.measure.enabled is True and experiment.platform is not None:
         cores = {core for cluster in platform.clusters for core in cluster.core_ids}

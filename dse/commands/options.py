@@ -63,6 +63,10 @@ def experiment_options(command: F) -> F:
 
     @click.argument("config", required=False, type=click.Path(path_type=Path))
     @click.option("--model", "-m", type=click.Path(path_type=Path), help="A .tflite file, instead of CONFIG.")
+    @click.option(
+        "--shape", "shapes", multiple=True, metavar="NAME=1x224x224x3", help="Size of an open input."
+    )
+    @click.option("--signature", metavar="NAME", help="Work on this signature [the main subgraph].")
     @click.option("--platform", "-p", type=click.Path(path_type=Path), help="A platform file (YAML).")
     @click.option(
         "--set",
@@ -77,6 +81,8 @@ def experiment_options(command: F) -> F:
         *args: Any,
         config: Path | None,
         model: Path | None,
+        shapes: tuple[str, ...],
+        signature: str | None,
         platform: Path | None,
         settings: tuple[str, ...],
         **kwargs: Any,
@@ -93,6 +99,10 @@ def experiment_options(command: F) -> F:
             from dse.config import experiment_for_model, load_experiment
 
             every = [*settings, *more]
+            if shapes:
+                every.append(f"shapes=[{', '.join(map(quote, shapes))}]")
+            if signature is not None:
+                every.append(f"signature={quote(signature)}")
             if platform is not None:
                 every.append(f"platform={quote(str(platform.resolve()))}")
             if model is not None:

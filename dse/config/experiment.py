@@ -20,9 +20,21 @@ from dse.platforms import Cluster, Link, Platform
 
 @dataclass(frozen=True, slots=True)
 class ModelPath:
-    """A .tflite file."""
+    """A .tflite file, or a member of a bundle (``all.task!one.tflite``).
+
+    Parameters
+    ----------
+    path
+        Where it is.
+    signature
+        Work on this signature instead of the main subgraph.
+    shapes
+        Sizes of inputs that the file leaves open, each ``NAME=1x224x224x3``.
+    """
 
     path: Path
+    signature: str | None = None
+    shapes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -87,6 +99,7 @@ class Experiment:
         return {
             "name": self.name,
             "model": model,
+            **(_form(self.model) if isinstance(self.model, ModelPath) else {}),
             "platform": "auto" if self.platform is None else platform_data(self.platform),
             "profile": _plain(self.profile),
             "search": _plain(self.search),
@@ -95,6 +108,14 @@ class Experiment:
             **({} if self.cache_dir is None else {"cache_dir": str(self.cache_dir)}),
             "seed": self.seed,
         }
+
+
+def _form(model: ModelPath) -> dict[str, Any]:
+    """Return the settings that say in which form a file is worked on, when there are any."""
+    return {
+        **({} if model.signature is None else {"signature": model.signature}),
+        **({"shapes": list(model.shapes)} if model.shapes else {}),
+    }
 
 
 def _plain(section: ProfileSection | SearchSection | MeasureSection) -> dict[str, Any]:
@@ -152,10 +173,11 @@ def to_platform(section: PlatformSection) -> Platform:
     )
 
 
-def to_model(model: Any, base: Path) -> ModelPath | ZooModel:
+def to_model(section: ExperimentSection, base: Path) -> ModelPath | ZooModel:
     """Build the model source of a section; paths count from ``base``."""
+    model = section.model
     if isinstance(model, str):
-        return ModelPath((base / model).absolute())
+        return ModelPath((base / model).absolute(), section.signature, section.shapes)
     return ZooModel(model.zoo, dict(model.parameters), model.seed)
 
 
@@ -172,7 +194,7 @@ def to_experiment(
 
     They become absolute, so that the resolved form means the same in any folder.
     """
-    model = to_model(section.model, base)
+    model = to_model(section, base)
     profile = section.profile
     if profile.costs is not None:
         profile = profile.model_copy(update={"costs": (base / profile.costs).absolute()})

@@ -124,7 +124,8 @@ def _experiment(
     elif section is not None and isinstance(section.platform, PlatformSection):
         platform = to_platform(section.platform)
     for field, value in (("model", raw.get("model")), ("profile.costs", _get(raw, "profile", "costs"))):
-        if isinstance(value, str) and value and not (base / value).is_file():
+        # 'all.task!one.tflite' is a member of the bundle all.task.
+        if isinstance(value, str) and value and not (base / value.partition("!")[0]).is_file():
             place = tuple(field.split("."))
             faults.append(f"{where(place)}: {field}: expected a file, got {describe(value)}: no such file")
     pins: tuple[Pin, ...] = ()

@@ -341,8 +341,17 @@ class ExperimentSection(Section):
             custom_error_message="expected {expected}",
             custom_error_context={"expected": "a path or {zoo: name}"},
         ),
-        Field(description="A .tflite file (relative to this file), or {zoo: mobilenet_v2}."),
+        Field(
+            description="A .tflite file (relative to this file), a member of a bundle "
+            "('all.task!one.tflite'), or {zoo: mobilenet_v2}."
+        ),
     ]
+    signature: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="Work on this signature of the file instead of the main subgraph."
+    )
+    shapes: tuple[str, ...] = Field(
+        (), description="Sizes of inputs that the file leaves open, for example input=1x224x224x3."
+    )
     platform: Annotated[
         Annotated[str, Tag("(text)"), Field(min_length=1)] | Annotated[PlatformSection, Tag("(mapping)")],
         Discriminator(

