@@ -81,7 +81,14 @@ def test_help_lists_exactly_the_commands_that_exist(dse):
 @pytest.mark.parametrize(
     "command",
     [[name] for name in COMMANDS if name not in ("zoo", "platform", "costs")]
-    + [["zoo", "list"], ["zoo", "build"], ["platform", "detect"], ["costs", "import"], ["costs", "merge"], ["costs", "learn"]],
+    + [
+        ["zoo", "list"],
+        ["zoo", "build"],
+        ["platform", "detect"],
+        ["costs", "import"],
+        ["costs", "merge"],
+        ["costs", "learn"],
+    ],
 )
 def test_every_command_has_help_with_an_example_and_json(dse, command):
     code, out, _ = dse(*command, "--help")
