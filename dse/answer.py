@@ -46,7 +46,7 @@ def explain(
     how = "measured" if best.measured and goal != "energy" else "predicted"
     text = f"{describe(best)} {_reaches(best, goal, one=one)} ({how})"
     baselines = [plan for plan in plans if plan.role == "baseline" and plan.feasible and plan is not best]
-    known = [plan for plan in baselines if bool(plan.measured) == bool(best.measured)]
+    known = [p for p in baselines if bool(p.measured) == bool(best.measured) and p.round == best.round]
     rival = max(known, key=lambda plan: merit(plan, goal), default=None)
     if rival is not None and merit(rival, goal) > 0 and merit(best, goal) > 0:
         ratio = merit(best, goal) / merit(rival, goal)
@@ -100,7 +100,12 @@ def _cause(best: PlanResult, plans: Sequence[PlanResult], platform: Platform, go
             return "One frame at a time on several threads: the model scales well with threads here."
         return "More cores would not help this model under the given constraints."
     others = [
-        p for p in plans if not _pipelined(p) and p.feasible and bool(p.measured) == bool(best.measured)
+        p
+        for p in plans
+        if not _pipelined(p)
+        and p.feasible
+        and bool(p.measured) == bool(best.measured)
+        and p.round == best.round
     ]
     rival = max(others, key=lambda plan: merit(plan, goal), default=None)
     if rival is not None and rival.mapping.lanes and len(rival.mapping.lanes) > 1:
@@ -136,8 +141,10 @@ def disagreements(plans: Sequence[PlanResult], winner: int, goal: Goal = "throug
     notes = []
     feasible = [plan for plan in plans if plan.feasible and plan.measured]
     if feasible:
-        predicted_best = max(feasible, key=lambda plan: merit(plan, goal, predicted=True))
         best = plans[winner]
+        # Only what was measured side by side can disagree.
+        beside = [plan for plan in feasible if plan.round == best.round]
+        predicted_best = max(beside, key=lambda plan: merit(plan, goal, predicted=True), default=best)
         if predicted_best is not best and predicted_best.measured and best.measured:
             gap = merit(best, goal) / merit(predicted_best, goal) - 1
             low = min(best.measured.throughput_samples_hz)

@@ -183,8 +183,14 @@ class RunResult:
 
     @property
     def best_baseline(self) -> PlanResult | None:
-        """The best plan that needs no search (whole model, copies), by measurement or prediction."""
+        """The best plan that needs no search (whole model, copies), by measurement or prediction.
+
+        Of the answer's own round where there is one: only those were measured side by side.
+        """
         baselines = [plan for plan in self.plans if plan.role == "baseline" and plan.feasible]
+        beside = [plan for plan in baselines if plan.measured and plan.round == self.best.round]
+        if self.best.measured and beside:
+            baselines = beside
         return max(baselines, key=lambda plan: merit(plan, self.goal), default=None)
 
 

@@ -12,6 +12,9 @@ from dse.placement import PlacedMapping
 from dse.planning import Planner, find_plans, search_limits
 from dse.results import PlanResult, Proof, Round, merit
 
+_STILL_IN = 0.1
+"""Plans within this share of the best take part in the next round."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -41,8 +44,8 @@ class Outcome:
 def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Sequence[PlanResult]) -> Outcome:
     """Measure the best different plans and the baselines; learn, search again, measure what is new.
 
-    Each further round measures its new plans side by side with the best so far and the best
-    baseline.  It stops early when a search brings nothing new, or when the new plans of a round
+    Each further round measures its new plans side by side with those that may still be the answer
+    and the best baseline.  It stops early when a search brings nothing new, or when the new plans of a round
     were predicted within the tolerance and none of them was better than what was known.
 
     Raises
@@ -56,7 +59,6 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
     rounds = [summarise(1, measured, measured)]
     while len(rounds) < experiment.measure.rounds:
         number = len(rounds) + 1
-        best_before = _best(known, experiment)
         learned = learn(planner, [(plan.mapping, trial.measurement(plan)) for plan in known if plan.measured])
         with trial.progress.task(f"searching, round {number}", 1) as task:
             search = experiment.search
@@ -66,8 +68,7 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
         if not fresh:
             trial.progress.log(f"round {number}: the corrected search brings nothing new")
             break
-        again = [plan for plan in (best_before, _best_baseline(known, experiment)) if plan is not None]
-        batch = trial.measure([*fresh, *dict.fromkeys(again)], number)
+        batch = trial.measure([*fresh, *_contenders(known, experiment)], number)
         tried = batch[: len(fresh)]
         known = _replaced((*known, *fresh), batch)
         rounds.append(summarise(number, batch, tried))
@@ -118,7 +119,18 @@ def _best(plans: Sequence[PlanResult], experiment: Experiment) -> PlanResult | N
     return max((plan for plan in measured if plan.round == last), key=lambda p: merit(p, goal), default=None)
 
 
-def _best_baseline(plans: Sequence[PlanResult], experiment: Experiment) -> PlanResult | None:
+def _contenders(plans: Sequence[PlanResult], experiment: Experiment) -> list[PlanResult]:
+    """Plans that may still be the answer, and the best baseline.
+
+    A machine's speed drifts between rounds, so only plans that are measured side by side with the
+    new ones can be compared with them.
+    """
     goal = experiment.search.goal
-    measured = [plan for plan in plans if plan.measured and plan.feasible and plan.role == "baseline"]
-    return max(measured, key=lambda plan: merit(plan, goal), default=None)
+    best = _best(plans, experiment)
+    if best is None:
+        return []
+    rivals = [plan for plan in plans if plan.measured and plan.feasible and plan.round == best.round]
+    baselines = [plan for plan in rivals if plan.role == "baseline"]
+    strongest = max(baselines, key=lambda plan: merit(plan, goal), default=None)
+    limit = (1 - _STILL_IN) * merit(best, goal)
+    return [plan for plan in rivals if merit(plan, goal) >= limit or plan is strongest]
