@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dse.detection import CGROUP_ROOT, CPU_ROOT, cpu_quota
+from dse.files import read_int, read_text
 
 PROC = Path("/proc")
 THERMAL_ROOT = Path("/sys/class/thermal")
@@ -112,9 +113,9 @@ def snapshot(
         Where the kernel tells it.
     """
     numbers = sorted(os.sched_getaffinity(0) if cores is None else cores)
-    clocks = {core: _read_int(cpu_root / f"cpu{core}/cpufreq/scaling_cur_freq") for core in numbers}
-    governors = {core: _read_text(cpu_root / f"cpu{core}/cpufreq/scaling_governor") for core in numbers}
-    load = (_read_text(proc / "loadavg") or "").split()
+    clocks = {core: read_int(cpu_root / f"cpu{core}/cpufreq/scaling_cur_freq") for core in numbers}
+    governors = {core: read_text(cpu_root / f"cpu{core}/cpufreq/scaling_governor") for core in numbers}
+    load = (read_text(proc / "loadavg") or "").split()
     return Conditions(
         clock_hz={core: khz * 1000 for core, khz in clocks.items() if khz is not None},
         governor={core: name for core, name in governors.items() if name is not None},
@@ -166,7 +167,7 @@ def cpu_model(proc: Path = PROC) -> str:
     """Return what the kernel calls this kind of CPU; part of a cache key, so never empty."""
     wanted = ("model name", "Hardware", "CPU part", "Model")
     found: dict[str, str] = {}
-    for line in (_read_text(proc / "cpuinfo") or "").splitlines():
+    for line in (read_text(proc / "cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in wanted:
             found.setdefault(name.strip(), value.strip())
@@ -194,7 +195,7 @@ def _spent(before: CoreTimes, after: CoreTimes) -> CoreTimes:
 
 def _core_times(stat: Path) -> dict[int, CoreTimes]:
     times: dict[int, CoreTimes] = {}
-    for line in (_read_text(stat) or "").splitlines():
+    for line in (read_text(stat) or "").splitlines():
         name, *fields = line.split()
         if name.startswith("cpu") and name[3:].isdigit() and len(fields) >= 8:
             user, nice, system, idle, iowait, irq, softirq, steal = map(int, fields[:8])
@@ -205,15 +206,15 @@ def _core_times(stat: Path) -> dict[int, CoreTimes]:
 def _temperatures(root: Path) -> dict[str, int]:
     hottest: dict[str, int] = {}
     for zone in sorted(root.glob("thermal_zone*")):
-        value = _read_int(zone / "temp")
+        value = read_int(zone / "temp")
         if value is not None:
-            name = _read_text(zone / "type") or zone.name
+            name = read_text(zone / "type") or zone.name
             hottest[name] = max(value, hottest.get(name, value))
     return hottest
 
 
 def _available(meminfo: Path) -> int | None:
-    for line in (_read_text(meminfo) or "").splitlines():
+    for line in (read_text(meminfo) or "").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None
@@ -221,23 +222,8 @@ def _available(meminfo: Path) -> int | None:
 
 def _throttled() -> int | None:
     for path in (CGROUP_ROOT / "cpu.stat", CGROUP_ROOT / "cpu/cpu.stat"):
-        for line in (_read_text(path) or "").splitlines():
+        for line in (read_text(path) or "").splitlines():
             name, _, value = line.partition(" ")
             if name == "nr_throttled":
                 return int(value)
     return None
-
-
-def _read_text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip() or None
-    except OSError:
-        return None
-
-
-def _read_int(path: Path) -> int | None:
-    text = _read_text(path)
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dse.errors import PlatformError
+from dse.files import read_int, read_text
 from dse.platforms import Cluster, Platform
 
 CPU_ROOT = Path("/sys/devices/system/cpu")
@@ -170,27 +171,27 @@ def worthwhile_threads(n_cores: int) -> tuple[int, ...]:
 def read_core(root: Path, number: int) -> Core:
     """Read what the kernel says about one core; missing files give None, never an error."""
     folder = root / f"cpu{number}"
-    khz = _read_int(folder / "cpufreq" / "cpuinfo_max_freq")
-    midr = _read_text(folder / "regs" / "identification" / "midr_el1")
+    khz = read_int(folder / "cpufreq" / "cpuinfo_max_freq")
+    midr = read_text(folder / "regs" / "identification" / "midr_el1")
     l2: tuple[str, int] | None = None
     last_level = 0
     last_cache: tuple[int, ...] = ()
     for cache in sorted((folder / "cache").glob("index*")):
-        level = _read_int(cache / "level") or 0
-        sharers = parse_core_list(_read_text(cache / "shared_cpu_list") or "")
-        if level == 2 and _read_text(cache / "type") != "Instruction":
-            l2 = (_read_text(cache / "size") or "", len(sharers))
+        level = read_int(cache / "level") or 0
+        sharers = parse_core_list(read_text(cache / "shared_cpu_list") or "")
+        if level == 2 and read_text(cache / "type") != "Instruction":
+            l2 = (read_text(cache / "size") or "", len(sharers))
         if level > last_level:
             last_level, last_cache = level, sharers
     return Core(
         number,
-        capacity=_read_int(folder / "cpu_capacity"),
+        capacity=read_int(folder / "cpu_capacity"),
         max_hz=None if khz is None else khz * 1000,
         # Implementer, architecture and part number; variant and revision do not matter.
         design=None if midr is None else int(midr, 16) & 0xFF0FFFF0,
         l2=l2,
         last_cache=last_cache,
-        siblings=parse_core_list(_read_text(folder / "topology" / "thread_siblings_list") or ""),
+        siblings=parse_core_list(read_text(folder / "topology" / "thread_siblings_list") or ""),
     )
 
 
@@ -238,7 +239,7 @@ def cpu_quota(cgroups: Path = CGROUP_ROOT, membership: Path = SELF_CGROUP) -> fl
     version 1 ``cpu.cfs_quota_us``).
     """
     limits: list[float] = []
-    for line in (_read_text(membership) or "").splitlines():
+    for line in (read_text(membership) or "").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers == "":
             bases = (cgroups, cgroups / "unified")
@@ -254,10 +255,10 @@ def cpu_quota(cgroups: Path = CGROUP_ROOT, membership: Path = SELF_CGROUP) -> fl
 
 
 def _group_limit(folder: Path) -> list[float]:
-    quota, period = (*(_read_text(folder / "cpu.max") or "max").split(), "100000")[:2]
+    quota, period = (*(read_text(folder / "cpu.max") or "max").split(), "100000")[:2]
     if quota == "max":
-        quota = _read_text(folder / "cpu.cfs_quota_us") or "-1"
-        period = _read_text(folder / "cpu.cfs_period_us") or "100000"
+        quota = read_text(folder / "cpu.cfs_quota_us") or "-1"
+        period = read_text(folder / "cpu.cfs_period_us") or "100000"
     try:
         return [int(quota) / int(period)] if int(quota) > 0 and int(period) > 0 else []
     except ValueError:
@@ -306,18 +307,3 @@ def _cluster(name: str, cores: Sequence[Core]) -> Cluster:
         max_hz=max(clocks, default=None),
         threads=() if len(threads) == len(cores) else threads,
     )
-
-
-def _read_text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip() or None
-    except OSError:
-        return None
-
-
-def _read_int(path: Path) -> int | None:
-    text = _read_text(path)
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None

@@ -37,3 +37,20 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON atomically."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_text(path: Path) -> str | None:
+    """Read a small text file of the kernel (sysfs, procfs); None where there is none or it is empty."""
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def read_int(path: Path) -> int | None:
+    """Read a whole number from a small text file; None where there is none."""
+    text = read_text(path)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
