@@ -298,10 +298,15 @@ def _layer_json(layer: Layer, graph: LayerGraph) -> dict[str, Any]:
         "name": layer.name,
         "op": layer.op,
         "operators": list(layer.operators),
-        "inputs": list(layer.inputs),
+        "inputs": [_tensor_json(graph.tensors[i]) for i in layer.inputs],
         "outputs": [_tensor_json(graph.tensors[i]) for i in layer.outputs],
+        "constants": [_tensor_json(graph.tensors[i]) for i in layer.constants],
         "macs": layer.macs,
         "element_ops": layer.element_ops,
         "weight_bytes": layer.weight_bytes,
+        "activation_bytes": sum(
+            graph.tensors[i].n_bytes for i in dict.fromkeys((*layer.inputs, *layer.outputs))
+        ),
         "group": layer.group,
+        "shares": None if layer.group is None else graph.shared[layer.group],
     }

@@ -319,6 +319,18 @@ def test_profile_writes_a_cost_table_that_search_reads(dse, experiment, tiny, tm
     assert json.loads(out)["winner"]
 
 
+def test_inspect_tells_everything_about_a_layer(dse, corpus):
+    code, out, _ = dse("inspect", corpus / "models" / "y_lstm_fused.tflite", "--layers", "--json")
+    assert code == 0
+    lstm, dense = json.loads(out)["layers"]
+    assert lstm["op"] == "UNIDIRECTIONAL_SEQUENCE_LSTM"
+    assert [tensor["shape"] for tensor in lstm["inputs"]] == [[1, 16, 8]]
+    assert lstm["outputs"][0]["index"] == dense["inputs"][0]["index"]
+    assert lstm["weight_bytes"] == sum(tensor["n_bytes"] for tensor in lstm["constants"]) > 0
+    assert dense["activation_bytes"] == dense["inputs"][0]["n_bytes"] + dense["outputs"][0]["n_bytes"]
+    assert (lstm["group"] is None) == (lstm["shares"] is None)
+
+
 def test_inspect(dse, tiny):
     code, out, _ = dse("inspect", tiny)
     assert code == 0
