@@ -246,7 +246,8 @@ def _nearest(graph: LayerGraph, border: int) -> str:
     if not before + after:
         return "; this model can not be cut at any position of its order"
     words = [
-        f"before layer {position} ({_short(graph.layers[position].name)!r})" for position in before + after
+        f"after layer {position - 1} ({_short(graph.layers[position - 1].name)!r})"
+        for position in before + after
     ]
     return f"; the nearest possible cuts are {', '.join(words)}"
 

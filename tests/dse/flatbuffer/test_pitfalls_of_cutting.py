@@ -327,7 +327,7 @@ def test_7_a_resource_stays_in_one_stage_with_its_initialiser(runner):
     # CALL_ONCE and VAR_HANDLE come along with whoever needs them.
     assert graph.layers[0].operators == (0, 1, 2)
     for position in (1, 2):
-        with pytest.raises(CutError, match=r"layers 0, 2 share variable 'total'.*before layer 3"):
+        with pytest.raises(CutError, match=r"layers 0, 2 share variable 'total'.*after layer 2"):
             split(file, graph, [range(position), range(position, 5)])
     assert possible_cuts(graph) == (3, 4)
     outputs = check_all_positions(file, runner, n_frames=3)
