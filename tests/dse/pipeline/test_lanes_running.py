@@ -123,7 +123,7 @@ def test_killing_a_lane_ends_everything_and_tells_what_was_lost(tiny, cores):
         begin = time.monotonic()
         with pytest.raises(ChildDiedError) as caught:
             pipeline.run(seconds=60)
-        assert time.monotonic() - begin < 5.5
+        assert time.monotonic() - begin < 30, "it did not wait for the end of the run"
         message = str(caught.value)
         assert "lane 1 of plan 'two copies'" in message
         assert "SIGKILL" in message
