@@ -25,7 +25,7 @@ from dse.flatbuffer.encode import encode
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
 from dse.inputs import Frame, make_frames
-from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, whole_model_plan
+from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, stage_ports, whole_model_plan
 from dse.pipeline.supervise import Pipeline
 
 ENGINES = ("compiled", "interpreter")
@@ -79,11 +79,9 @@ def plans(
             for number, part in enumerate(split(file, graph, stages_at(graph, chosen)).stages):
                 target = folder / f"{path.stem}-{n_stages}-{number}.tflite"
                 target.write_bytes(part.data)
-                ins, outs = (
-                    tuple(Port(t.tensor, t.name, t.dtype, t.shape, t.n_bytes) for t in side)
-                    for side in (part.inputs, part.outputs)
+                stages.append(
+                    StagePlan(f"stage {number}", target, "cpu", (cores[number],), 1, *stage_ports(part))
                 )
-                stages.append(StagePlan(f"stage {number}", target, "cpu", (cores[number],), 1, ins, outs))
             whole = whole_model_plan("whole", graph, path, "cpu", [(cores[0],)])
             plan = PipelinePlan("stages", (LanePlan(tuple(stages)),), whole.inputs, whole.outputs)
             for engine in ENGINES:

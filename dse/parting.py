@@ -19,7 +19,7 @@ from dse.flatbuffer.stages import StageModel, StageTensor
 from dse.graph import LayerGraph
 from dse.inputs import make_frames
 from dse.measuring import N_FRAMES
-from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, port_of
+from dse.pipeline.plan import LanePlan, PipelinePlan, StagePlan, model_ports, stage_ports
 from dse.pipeline.supervise import Pipeline
 from dse.validation import OutputCheck, check_outputs, moving_frames
 
@@ -82,12 +82,9 @@ def _check(file: ModelFile, graph: LayerGraph, part: StageModel) -> OutputCheck:
             after.add(layer.index)
     before = [layer.index for layer in graph.layers if layer.index not in inside | after]
     pieces = [piece for piece in (before, sorted(inside), sorted(after)) if piece]
-    inputs, outputs = (
-        tuple(port_of(graph.tensors[index]) for index in side) for side in (graph.inputs, graph.outputs)
-    )
     with TemporaryDirectory(prefix="dse-extract-") as folder:
         stages = [_stage(Path(folder), piece) for piece in split(file, graph, pieces).stages]
-        plan = PipelinePlan(part.name, (LanePlan(tuple(stages)),), inputs, outputs)
+        plan = PipelinePlan(part.name, (LanePlan(tuple(stages)),), *model_ports(graph))
         frames, _ = moving_frames(file.path, graph, plan, N_FRAMES, seed=0)
         return check_outputs(file.path, plan, frames)
 
@@ -110,18 +107,17 @@ def run_part(model: Path, part: Part, given: Mapping[str, Path], seed: int = 0) 
     """
     file = read_model(model)
     graph = build_graph(file)
-    outputs = tuple(_port(tensor) for tensor in part.model.outputs)
+    inputs, outputs = stage_ports(part.model)
     with TemporaryDirectory(prefix="dse-extract-") as folder:
         stages = [_stage(Path(folder), part.model)]
         if given:
-            inputs = tuple(_port(tensor) for tensor in part.model.inputs)
             frame = tuple(_load(tensor, given) for tensor in part.model.inputs)
             unknown = sorted(given.keys() - {tensor.name for tensor in part.model.inputs})
             if unknown:
                 names = ", ".join(repr(tensor.name) for tensor in part.model.inputs)
                 raise InputError(f"the part has no input {unknown[0]!r}; it has {names}")
         else:
-            inputs = tuple(port_of(graph.tensors[index]) for index in graph.inputs)
+            inputs, _ = model_ports(graph)
             frame = make_frames(graph, 1, seed)[0]
             made = [t.tensor for t in part.model.inputs if t.tensor in graph.producer]
             if made:
@@ -148,12 +144,7 @@ def _stage(folder: Path, model: StageModel) -> StagePlan:
     path = folder / f"{len(list(folder.iterdir()))}.tflite"
     write_bytes(path, model.data)
     core = min(os.sched_getaffinity(0))
-    sides = (tuple(_port(tensor) for tensor in side) for side in (model.inputs, model.outputs))
-    return StagePlan(model.name, path, "cpu", (core,), 1, *sides)
-
-
-def _port(tensor: StageTensor) -> Port:
-    return Port(tensor.tensor, tensor.name, tensor.dtype, tensor.shape, tensor.n_bytes)
+    return StagePlan(model.name, path, "cpu", (core,), 1, *stage_ports(model))
 
 
 def _load(tensor: StageTensor, given: Mapping[str, Path]) -> npt.NDArray[np.generic]:

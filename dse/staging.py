@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dse.files import write_bytes
-from dse.flatbuffer.cut import SplitModel, StageModel, manifest, split
+from dse.flatbuffer.cut import SplitModel, manifest, split
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
-from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, port_of
+from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, model_ports, stage_ports
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.results import PlanResult
 
@@ -63,27 +63,18 @@ class Stager:
         return self._pipeline(name, (lane,))
 
     def _pipeline(self, name: str, lanes: Sequence[PlacedLane]) -> PipelinePlan:
-        tensors = self._graph.tensors
-        return PipelinePlan(
-            name,
-            tuple(self._lane(lane) for lane in lanes),
-            tuple(port_of(tensors[index]) for index in self._graph.inputs),
-            tuple(port_of(tensors[index]) for index in self._graph.outputs),
-            self._graph.stateful,
-        )
+        stages = tuple(self._lane(lane) for lane in lanes)
+        return PipelinePlan(name, stages, *model_ports(self._graph), self._graph.stateful)
 
     def _lane(self, lane: PlacedLane) -> LanePlan:
-        tensors = self._graph.tensors
         if len(lane.stages) == 1:
-            inputs = tuple(port_of(tensors[index]) for index in self._graph.inputs)
-            outputs = tuple(port_of(tensors[index]) for index in self._graph.outputs)
-            return LanePlan((self._stage(lane.stages[0], inputs, outputs),))
+            return LanePlan((self._stage(lane.stages[0], *model_ports(self._graph)),))
         stages = []
         for stage, model in zip(lane.stages, self.split(lane).stages, strict=True):
             path = self.stage_path(stage)
             if not path.exists():
                 write_bytes(path, model.data)
-            stages.append(self._stage(stage, *_ports(model)))
+            stages.append(self._stage(stage, *stage_ports(model)))
         return LanePlan(tuple(stages))
 
     def _stage(self, stage: PlacedStage, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> StagePlan:
@@ -102,11 +93,3 @@ class Stager:
     def files(self, mapping: PlacedMapping) -> dict[str, Path]:
         """Return the file of each stage by the stage's name."""
         return {stage.name: self.stage_path(stage) for stage in mapping.stages}
-
-
-def _ports(model: StageModel) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    inputs, outputs = (
-        tuple(Port(t.tensor, t.name, t.dtype, t.shape, t.n_bytes) for t in side)
-        for side in (model.inputs, model.outputs)
-    )
-    return inputs, outputs

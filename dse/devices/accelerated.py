@@ -37,13 +37,6 @@ class AcceleratedModel(CompiledModel):
         self._in = self._managed("Input", len(self.inputs))
         self._out = self._managed("Output", len(self.outputs))
 
-    @property
-    def fully_accelerated(self) -> bool:
-        """Whether no operator was left to the CPU."""
-        answer = ctypes.c_bool()
-        self._call("LiteRtCompiledModelIsFullyAccelerated", self._compiled, ctypes.byref(answer))
-        return answer.value
-
     def fill(self, number: int, data: bytes) -> None:
         """Write the bytes of an input."""
         buffer, address = ctypes.c_void_p(self._in[number]), ctypes.c_void_p()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dse.errors import InputError
+from dse.flatbuffer.stages import StageModel
 from dse.graph import LayerGraph, Tensor
 
 
@@ -254,12 +255,28 @@ def port_of(tensor: Tensor) -> Port:
     return Port(tensor.index, tensor.name, tensor.dtype, tensor.shape, tensor.n_bytes)
 
 
+def model_ports(graph: LayerGraph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """Return the ports of a model's inputs and of its outputs."""
+    return (
+        tuple(port_of(graph.tensors[index]) for index in graph.inputs),
+        tuple(port_of(graph.tensors[index]) for index in graph.outputs),
+    )
+
+
+def stage_ports(model: StageModel) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """Return the ports of a cut-out stage's inputs and of its outputs."""
+    inputs, outputs = (
+        tuple(Port(t.tensor, t.name, t.dtype, t.shape, t.n_bytes) for t in side)
+        for side in (model.inputs, model.outputs)
+    )
+    return inputs, outputs
+
+
 def whole_model_plan(
     name: str, graph: LayerGraph, model_path: Path, cluster: str, copies: Sequence[tuple[int, ...]]
 ) -> PipelinePlan:
     """Plan copies of the whole model: one lane per set of cores, a thread per core."""
-    inputs = tuple(port_of(graph.tensors[index]) for index in graph.inputs)
-    outputs = tuple(port_of(graph.tensors[index]) for index in graph.outputs)
+    inputs, outputs = model_ports(graph)
     lanes = tuple(
         LanePlan((StagePlan("whole model", model_path, cluster, tuple(cores), len(cores), inputs, outputs),))
         for cores in copies
