@@ -88,7 +88,7 @@ class Stager:
 
     def manifest(self, lane: PlacedLane) -> dict[str, Any]:
         """Return how the stages of a lane connect (see ``dse.flatbuffer.cut.manifest``)."""
-        return manifest(self.split(lane))
+        return manifest(self.split(lane), [self.stage_path(stage).name for stage in lane.stages])
 
     def files(self, mapping: PlacedMapping) -> dict[str, Path]:
         """Return the file of each stage by the stage's name."""

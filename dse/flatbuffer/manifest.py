@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from dse.files import write_bytes, write_json
 from dse.flatbuffer.stages import SplitModel, StageTensor
 
 FORMAT = 1
 
 
-def manifest(split: SplitModel) -> dict[str, Any]:
+def manifest(split: SplitModel, files: Sequence[str] | None = None) -> dict[str, Any]:
     """Return how stages connect: where each input comes from, where each output goes.
+
+    Parameters
+    ----------
+    split
+        The stages.
+    files
+        Names of their files, in stage order; by default ``<stage name>.tflite``.
 
     Returns
     -------
@@ -29,6 +35,7 @@ def manifest(split: SplitModel) -> dict[str, Any]:
     for number, stage in enumerate(split.stages):
         for tensor in stage.inputs:
             users.setdefault(tensor.tensor, []).append(number)
+    names = [f"{stage.name}.tflite" for stage in split.stages] if files is None else list(files)
     stages = []
     crossing: dict[tuple[int, int], list[StageTensor]] = {}
     for number, stage in enumerate(split.stages):
@@ -50,7 +57,7 @@ def manifest(split: SplitModel) -> dict[str, Any]:
         stages.append(
             {
                 "name": stage.name,
-                "file": f"{stage.name}.tflite",
+                "file": names[number],
                 "bytes": len(stage.data),
                 "layers": list(stage.layers),
                 "inputs": inputs,
@@ -73,24 +80,6 @@ def manifest(split: SplitModel) -> dict[str, Any]:
             for (maker_stage, user_stage), tensors in sorted(crossing.items())
         ],
     }
-
-
-def write_split(split: SplitModel, folder: Path) -> tuple[Path, ...]:
-    """Write each stage as ``<name>.tflite`` and the manifest as ``manifest.json``.
-
-    Returns
-    -------
-    tuple of Path
-        The stage files, in stage order.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for stage in split.stages:
-        path = folder / f"{stage.name}.tflite"
-        write_bytes(path, stage.data)
-        paths.append(path)
-    write_json(folder / "manifest.json", manifest(split))
-    return tuple(paths)
 
 
 def _entry(tensor: StageTensor) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 
@@ -101,15 +102,11 @@ class Refuse:
             raise ImportError(f"{name} is not installed here")
 sys.meta_path.insert(0, Refuse())
 from pathlib import Path
-from dse.flatbuffer.cut import split
+from dse.cutting import split_model
 from dse.flatbuffer.layers import build_graph
-from dse.flatbuffer.manifest import write_split
 from dse.flatbuffer.reader import read_model
-file = read_model(Path(sys.argv[1]))
-graph = build_graph(file)
-n = len(graph.layers)
-pieces = split(file, graph, [range(n // 2), range(n // 2, n)])
-for path in write_split(pieces, Path(sys.argv[2])):
+n = len(build_graph(read_model(Path(sys.argv[1]))).layers)
+for path in split_model(Path(sys.argv[1]), [str(n // 2 - 1)], Path(sys.argv[2])).files:
     build_graph(read_model(path))
 print(n)
 """
@@ -122,7 +119,10 @@ def test_reading_and_cutting_need_no_runtime(corpus, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout == "65\n"
     assert sorted(found.name for found in (tmp_path / "out").iterdir()) == [
+        "layers-0-31.tflite",
+        "layers-32-64.tflite",
         "manifest.json",
-        "stage_0.tflite",
-        "stage_1.tflite",
     ]
+    told = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    for stage in told["stages"]:
+        assert (tmp_path / "out" / stage["file"]).stat().st_size == stage["bytes"]
