@@ -13,7 +13,8 @@ from dse.files import write_json, write_text
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, write_mapping
 from dse.pipeline.measure import PlanMeasurement
-from dse.pipeline.trace import trace_measurement, write_perfetto_trace
+from dse.pipeline.trace import trace_measurement
+from dse.pipeline.trace_files import write_perfetto_trace
 from dse.placement import PlacedMapping
 from dse.platforms import Platform
 from dse.results import PlanResult, RunResult

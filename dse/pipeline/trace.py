@@ -2,23 +2,18 @@
 
 One track per lane and set of cores with slices for every stage and frame (receive, compute, send
 inside, wait between), arrows that follow each frame, and counters for the frames inside a lane and
-its throughput.  ``write_chrome_trace`` and ``write_perfetto_trace`` give the two file forms.
+its throughput.  ``trace_files`` writes them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dse.files import write_bytes, write_text
 from dse.pipeline.measure import PlanMeasurement
 from dse.pipeline.plan import PipelinePlan, entering_stages, final_stages
-from dse.pipeline.protobuf import Message
 from dse.pipeline.supervise import LaneRun
 from dse.pipeline.timeline import Stamps
 
@@ -105,87 +100,6 @@ def trace_measurement(measurement: PlanMeasurement, max_frames: int = MAX_FRAMES
     return build_trace(measurement.layout, measurement.counted[-1].runs, max_frames)
 
 
-def write_chrome_trace(path: Path, trace: Trace) -> None:
-    """Write the JSON form that Chrome's tracing and Perfetto's UI open."""
-    events: list[dict[str, Any]] = []
-    for lane, name in enumerate(trace.lanes):
-        events.append({"ph": "M", "name": "process_name", "pid": lane, "args": {"name": name}})
-    for tid, track in enumerate(trace.tracks):
-        place = {"pid": track.lane, "tid": tid}
-        events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": track.name}})
-        for one in track.slices:
-            event = {"ph": "X", "name": one.name, **place, "ts": one.begin_ns / 1000}
-            event["dur"] = (one.end_ns - one.begin_ns) / 1000
-            if one.frame is not None:
-                event["args"] = {"frame": one.frame}
-            events.append(event)
-    for flow, steps in _flows(trace).items():
-        for at, (tid, one) in enumerate(steps):
-            kind = "s" if at == 0 else "f" if at == len(steps) - 1 else "t"
-            lane = trace.tracks[tid].lane
-            arrow = {"ph": kind, "name": "frame", "cat": "frame", "id": flow, "pid": lane, "tid": tid}
-            events.append({**arrow, "ts": one.begin_ns / 1000, **({"bp": "e"} if kind == "f" else {})})
-    for counter in trace.counters:
-        for time_ns, value in counter.points:
-            at_time = {"ph": "C", "name": counter.name, "pid": counter.lane, "ts": time_ns / 1000}
-            events.append({**at_time, "args": {counter.unit: value}})
-    write_text(path, json.dumps({"displayTimeUnit": "ns", "traceEvents": events}) + "\n")
-
-
-def write_perfetto_trace(path: Path, trace: Trace) -> None:
-    """Write Perfetto's own form (a protobuf ``Trace`` of track descriptors and track events).
-
-    References
-    ----------
-    Perfetto, "Synthetic track events"; field numbers from its public trace_packet.proto,
-    track_event.proto and track_descriptor.proto.
-    """
-    packets: list[Message] = []
-    n_lanes = len(trace.lanes)
-    for lane, name in enumerate(trace.lanes):
-        process = Message().integer(1, lane + 1).text(6, name)
-        packets.append(Message().message(60, Message().integer(1, lane + 1).message(3, process)))
-    ends = {flow: steps[-1][1] for flow, steps in _flows(trace).items()}
-    for number, track in enumerate(trace.tracks):
-        uuid = n_lanes + 1 + number
-        descriptor = Message().integer(1, uuid).text(2, track.name).integer(5, track.lane + 1)
-        packets.append(Message().message(60, descriptor))
-        packets += _track_packets(uuid, track, ends)
-    for number, counter in enumerate(trace.counters):
-        uuid = n_lanes + 1 + len(trace.tracks) + number
-        kind = Message().text(6, counter.unit)
-        descriptor = Message().integer(1, uuid).text(2, counter.name).integer(5, counter.lane + 1)
-        packets.append(Message().message(60, descriptor.message(8, kind)))
-        for time_ns, value in counter.points:
-            event = Message().integer(9, 4).integer(11, uuid).double(44, value)
-            packets.append(Message().integer(8, time_ns).message(11, event))
-    whole = Message()
-    for packet in packets:
-        whole.message(1, packet.integer(10, 1))
-    write_bytes(path, bytes(whole))
-
-
-def _track_packets(uuid: int, track: Track, ends: dict[int, Slice]) -> list[Message]:
-    """Begin and end events in the order in which a stack of nested slices needs them."""
-    events: list[tuple[int, int, int, Message]] = []
-    for depth_hint, one in enumerate(track.slices):
-        begin = Message().integer(9, 1).integer(11, uuid).text(23, one.name)
-        if one.frame is not None:
-            begin.message(4, Message().text(10, "frame").integer(4, one.frame))
-        if one.flow is not None:
-            begin.fixed64(48 if ends[one.flow] is one else 47, one.flow)
-        length = one.end_ns - one.begin_ns
-        # At one time: ends before begins; of begins the longest first, of ends the shortest.
-        if length > 0:
-            events.append((one.end_ns, 0, length, Message().integer(9, 2).integer(11, uuid)))
-            events.append((one.begin_ns, 1, -length, begin))
-        elif one.flow is not None or depth_hint == 0:
-            events.append((one.begin_ns, 2, 0, begin))
-            events.append((one.begin_ns, 3, 0, Message().integer(9, 2).integer(11, uuid)))
-    events.sort(key=lambda event: event[:3])
-    return [Message().integer(8, time).message(11, event) for time, _, _, event in events]
-
-
 def _slices(stamps: Stamps, members: Sequence[int], names: Sequence[str], lane: int) -> tuple[Slice, ...]:
     """All work of one set of cores, in order of time."""
     found: list[Slice] = []
@@ -202,18 +116,6 @@ def _slices(stamps: Stamps, members: Sequence[int], names: Sequence[str], lane: 
         found += [Slice(part, times[k], times[k + 1]) for k, part in enumerate(PARTS)]
         before = times[3]
     return tuple(found)
-
-
-def _flows(trace: Trace) -> dict[int, list[tuple[int, Slice]]]:
-    """The slices of each frame with their tracks, in order of time."""
-    found: dict[int, list[tuple[int, Slice]]] = {}
-    for number, track in enumerate(trace.tracks):
-        for one in track.slices:
-            if one.flow is not None:
-                found.setdefault(one.flow, []).append((number, one))
-    for steps in found.values():
-        steps.sort(key=lambda step: step[1].begin_ns)
-    return found
 
 
 def _inside(entered: Stamps, left: Stamps) -> tuple[tuple[int, float], ...]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
-from dse.pipeline.protobuf import Message
 from dse.pipeline.supervise import LaneMemory, LaneRun, Pipeline
-from dse.pipeline.trace import build_trace, write_chrome_trace, write_perfetto_trace
+from dse.pipeline.trace import build_trace
+from dse.pipeline.trace_files import write_chrome_trace, write_perfetto_trace
 
 
 def run_of(stamps: np.ndarray) -> LaneRun:
@@ -77,77 +75,25 @@ def test_chrome_form(by_hand, tmp_path):
     }
 
 
-def fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """Decode one level of the wire format, independently of the writer."""
-    found: list[tuple[int, int | bytes]] = []
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(data):
-        key = varint()
-        if key & 7 == 0:
-            found.append((key >> 3, varint()))
-        elif key & 7 == 1:
-            found.append((key >> 3, data[at : at + 8]))
-            at += 8
-        else:
-            assert key & 7 == 2
-            size = varint()
-            found.append((key >> 3, data[at : at + size]))
-            at += size
-    assert at == len(data)
-    return found
-
-
-@given(st.integers(1, 1 << 20), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(allow_nan=False), st.text())
-def test_fields_are_written_as_the_wire_format_says(field, number, real, text):
-    data = bytes(
-        Message()
-        .integer(field, number)
-        .double(field, real)
-        .text(field, text)
-        .fixed64(field, abs(number) >> 1)
-    )
-    decoded = fields(data)
-    assert [key for key, _ in decoded] == [field] * 4
-    assert decoded[0][1] == number % (1 << 64)
-    assert struct.unpack("<d", decoded[1][1])[0] == real
-    assert decoded[2][1] == text.encode()
-    assert struct.unpack("<Q", decoded[3][1])[0] == abs(number) >> 1
-
-
 def test_perfetto_form_nests_and_balances(by_hand, tmp_path):
     path = tmp_path / "trace.pftrace"
-    trace = build_trace(*by_hand)
-    write_perfetto_trace(path, trace)
+    write_perfetto_trace(path, build_trace(*by_hand))
+    read = perfetto_trace_pb2.Trace.FromString(path.read_bytes())
     stacks: dict[int, list[str]] = {}
     seen = []
     last = 0
-    for key, packet in fields(path.read_bytes()):
-        assert key == 1
-        content = dict(fields(packet))
-        assert content[10] == 1
-        if 11 not in content:
+    for packet in read.packet:
+        if not packet.HasField("track_event"):
             continue
-        event = dict(fields(content[11]))
-        if event[9] == 1:
-            stack = stacks.setdefault(event[11], [])
-            stack.append(event[23].decode())
+        event = packet.track_event
+        if event.type == event.TYPE_SLICE_BEGIN:
+            stack = stacks.setdefault(event.track_uuid, [])
+            stack.append(event.name)
             seen.append("/".join(stack))
-        elif event[9] == 2:
-            stacks[event[11]].pop()
-        if event[9] in (1, 2):
-            last = content[8]
+        elif event.type == event.TYPE_SLICE_END:
+            stacks[event.track_uuid].pop()
+        if event.type != event.TYPE_COUNTER:
+            last = packet.timestamp
     assert not any(stacks.values()), "every slice that begins also ends"
     assert last == 54, "the last event of the last track"
     assert seen.count("stage 0/compute") == 2

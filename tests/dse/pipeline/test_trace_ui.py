@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from dse.pipeline.supervise import Pipeline
-from dse.pipeline.trace import build_trace, write_chrome_trace, write_perfetto_trace
+from dse.pipeline.trace import build_trace
+from dse.pipeline.trace_files import write_chrome_trace, write_perfetto_trace
 
 pytestmark = pytest.mark.slow
 LOAD = """(async () => {
