@@ -56,7 +56,11 @@ class Stager:
 
     def pipeline(self, plan: PlanResult) -> PipelinePlan:
         """Write what is missing and return the plan for the runtime."""
-        return self._pipeline(plan.name, plan.mapping.lanes)
+        return self.mapping_pipeline(plan.name, plan.mapping)
+
+    def mapping_pipeline(self, name: str, mapping: PlacedMapping) -> PipelinePlan:
+        """Write what is missing and return a plan of a mapping."""
+        return self._pipeline(name, mapping.lanes)
 
     def lane_pipeline(self, name: str, lane: PlacedLane) -> PipelinePlan:
         """Write what is missing and return a plan of one lane."""

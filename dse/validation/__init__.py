@@ -8,6 +8,7 @@ from dse.validation.outputs import (
     check_outputs,
     compare,
     moving_frames,
+    whole_outputs,
 )
 from dse.validation.prediction import PredictionError, StageError, measured_stage_times, prediction_error
 
@@ -23,4 +24,5 @@ __all__ = [
     "measured_stage_times",
     "moving_frames",
     "prediction_error",
+    "whole_outputs",
 ]

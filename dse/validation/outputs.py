@@ -211,10 +211,7 @@ def moving_frames(
     frames, moved
         The first style that moves the outputs, or the first style at all and False.
     """
-    available = os.sched_getaffinity(0)
-    first = plan.lanes[0].stages[0]
-    if not set(first.cores) <= available:
-        plan = replace(plan, lanes=(_on_one_core(plan.lanes[0], min(available)),))
+    plan = _here(plan)
     candidates = []
     frame_bytes = sum(graph.tensors[index].n_bytes for index in graph.inputs)
     tries = [(style, n) for style in STYLES]
@@ -227,6 +224,25 @@ def moving_frames(
             return frames, True
         candidates.append(frames)
     return candidates[0], False
+
+
+def whole_outputs(whole_model: Path, plan: PipelinePlan, frames: Sequence[Frame]) -> list[tuple[Array, ...]]:
+    """Run the uncut model on frames, in order from a fresh state, in a child process.
+
+    Parameters
+    ----------
+    plan
+        Any plan of the model: gives inputs, outputs and, where this machine has it, a core.
+    """
+    return _run(_whole(whole_model, _here(plan), 1), frames, "interpreter")
+
+
+def _here(plan: PipelinePlan) -> PipelinePlan:
+    """Return a plan whose first lane can run on this machine."""
+    available = os.sched_getaffinity(0)
+    if plan.lanes[0].cores <= available:
+        return plan
+    return replace(plan, lanes=(_on_one_core(plan.lanes[0], min(available)),))
 
 
 def _run(plan: PipelinePlan, frames: Sequence[Frame], engine: str) -> list[tuple[Array, ...]]:
