@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from dse.errors import InputError
@@ -123,6 +124,17 @@ class CostTable:
                 for slot, cost in enumerate(row)
             )
             for row in self.costs
+        )
+
+    def only(self, slots: Collection[Slot]) -> CostTable:
+        """Return the table with the columns of some slots."""
+        keep = [place for place, slot in enumerate(self.slots) if slot in slots]
+        return replace(
+            self,
+            slots=tuple(self.slots[place] for place in keep),
+            costs=tuple(tuple(row[place] for place in keep) for row in self.costs),
+            overhead_ns=tuple(self.overhead_ns[place] for place in keep),
+            whole=tuple(self.whole[place] for place in keep),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dse.answer import choose, disagreements, explain
-from dse.config import Experiment, ModelPath
+from dse.config import Experiment, ModelPath, ZooModel
 from dse.costs import CostTable
 from dse.detection import detect_platform
 from dse.errors import InputError, PlatformError
@@ -18,7 +18,7 @@ from dse.graph import LayerGraph
 from dse.measuring import Measurements, Trial
 from dse.planning import Planner, check_solver, find_plans, search_limits
 from dse.platforms import Platform, Slot
-from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins
+from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins, wanted_slots
 from dse.profiling.analytic import predict as predict_costs
 from dse.profiling.cache import ProfileCache
 from dse.profiling.measured import profile as measure_costs
@@ -101,14 +101,22 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
 
 def load(experiment: Experiment, work: Path) -> Subject:
     """Read (or build) the model and find the platform."""
-    if isinstance(experiment.model, ModelPath):
-        wanted = experiment.model
-        file = open_model(wanted.path, work, signature=wanted.signature, shapes=wanted.shapes)
-    else:
-        path = work / f"{experiment.model.name}.tflite"
-        parameters = {name: int(value) for name, value in experiment.model.parameters.items()}
-        build_file(experiment.model.name, path, parameters, experiment.model.seed)
-        file = read_model(path)
+    file = open_source(experiment.model, work)
+    return join(experiment, file, build_graph(file))
+
+
+def open_source(source: ModelPath | ZooModel, work: Path) -> ModelFile:
+    """Read the model of an experiment, or build it in a folder."""
+    if isinstance(source, ModelPath):
+        return open_model(source.path, work, signature=source.signature, shapes=source.shapes)
+    path = work / f"{source.name}.tflite"
+    parameters = {name: int(value) for name, value in source.parameters.items()}
+    build_file(source.name, path, parameters, source.seed)
+    return read_model(path)
+
+
+def join(experiment: Experiment, file: ModelFile, graph: LayerGraph) -> Subject:
+    """Find the platform of a model that is already read, and check the experiment's wishes."""
     platform = experiment.platform or detect_platform()
     if experiment.measure.enabled is True and experiment.platform is not None:
         cores = {core for cluster in platform.clusters for core in cluster.core_ids}
@@ -118,7 +126,6 @@ def load(experiment: Experiment, work: Path) -> Subject:
                 f"measure.enabled is true, but platform {platform.name} has cores {missing} that this "
                 f"process may not use (affinity mask: {sorted(os.sched_getaffinity(0))})"
             )
-    graph = build_graph(file)
     # Faults in wishes are told now, not after a minute of measuring.
     check_solver(experiment.search.solver)
     unknown = [cluster.name for cluster in platform.clusters if cluster.active_power_mw is None]
@@ -127,6 +134,7 @@ def load(experiment: Experiment, work: Path) -> Subject:
             f"search.goal is energy, but platform {platform.name} gives no active_power_mw for "
             f"{', '.join(unknown)}: add it to the platform's description, or choose another goal"
         )
+    wanted_slots(platform, experiment.search.slots)
     resolve_pins(graph, platform, experiment.pins)
     return Subject(experiment, file, graph, platform)
 
@@ -186,6 +194,7 @@ def make_problem(
     """Build the problem that the experiment's wishes pose; returns its slots and pins as well."""
     search = subject.experiment.search
     pins = resolve_pins(subject.graph, subject.platform, subject.experiment.pins)
+    costs = costs.only(wanted_slots(subject.platform, search.slots))
     latency_ms = search.max_latency_ms
     wishes = Wishes(
         pins=pins,

@@ -95,7 +95,7 @@ def check_solver(name: str) -> None:
 
 def search_limits(experiment: Experiment) -> Limits:
     """Return what a search may spend."""
-    workers = len(os.sched_getaffinity(0))
+    workers = experiment.search.threads or len(os.sched_getaffinity(0))
     return Limits(time_s=experiment.search.time_s, workers=workers, seed=experiment.seed)
 
 

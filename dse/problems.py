@@ -170,6 +170,28 @@ def _pin_slots(platform: Platform, pin: Pin) -> tuple[Slot, ...]:
     return slots
 
 
+def wanted_slots(platform: Platform, wanted: Sequence[str]) -> tuple[Slot, ...]:
+    """Return the slots that ``4 big`` or ``big`` (any number of its cores) name; all without wishes.
+
+    Raises
+    ------
+    PlatformError
+        The platform has no such slot.
+    """
+    if not wanted:
+        return platform.slots
+    found: list[Slot] = []
+    for text in wanted:
+        named = [slot for slot in platform.slots if text.strip() in (str(slot), slot.cluster)]
+        if not named:
+            raise PlatformError(
+                f"search.slots: platform {platform.name} has no slot {text!r}; it has "
+                f"{', '.join(map(str, platform.slots))}"
+            )
+        found += named
+    return tuple(dict.fromkeys(found))
+
+
 def build_problem(
     graph: LayerGraph, platform: Platform, costs: CostTable, wishes: Wishes | None = None
 ) -> solver_problem.Problem:

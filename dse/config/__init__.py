@@ -5,7 +5,14 @@ the form; ``Experiment`` is what the rest of the product works with.
 """
 
 from dse.config.experiment import Experiment, ModelPath, ZooModel, platform_data
-from dse.config.loading import check_pins, experiment_for_model, json_schema, load_experiment, load_platform
+from dse.config.loading import (
+    build_experiment,
+    check_pins,
+    experiment_for_model,
+    json_schema,
+    load_experiment,
+    load_platform,
+)
 from dse.config.pins import Pin
 
 __all__ = [
@@ -13,6 +20,7 @@ __all__ = [
     "ModelPath",
     "Pin",
     "ZooModel",
+    "build_experiment",
     "check_pins",
     "experiment_for_model",
     "json_schema",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,6 +108,47 @@ def _experiment(
                 return set_paths[path[:length]]
         return document.where(path, key=key)
 
+    try:
+        experiment = build_experiment(data, where, base=base, default_name=default_name, origin=document.name)
+    except ConfigError as error:
+        raise ConfigError([*faults, *error.faults]) from None
+    if faults:
+        raise ConfigError(faults)
+    return experiment
+
+
+def build_experiment(
+    data: Any,
+    where: Where,
+    *,
+    base: Path,
+    default_name: str,
+    origin: str,
+    read_platform: Callable[[Path], Platform] = load_platform,
+) -> Experiment:
+    """Check the plain data of an experiment and build it.
+
+    Parameters
+    ----------
+    data
+        As read from YAML.
+    where
+        Finds ``file:line`` of a path in the data.
+    base
+        Folder from which paths count.
+    default_name
+        Name of the experiment, when it gives none.
+    origin
+        Where the data was read, for messages.
+    read_platform
+        Reads a platform file.
+
+    Raises
+    ------
+    ConfigError
+        All faults.
+    """
+    faults: list[str] = []
     section: ExperimentSection | None = None
     try:
         section = _validate(ExperimentSection, data, where)
@@ -118,16 +159,18 @@ def _experiment(
     named = raw.get("platform", "auto")
     if isinstance(named, str) and named not in ("", "auto"):
         try:
-            platform = load_platform(base / named)
+            platform = read_platform(base / named)
         except ConfigError as error:
-            faults += [f"{where(('platform',))}: platform: {fault}" for fault in error.faults]
+            faults += [f"{where(('platform',), False)}: platform: {fault}" for fault in error.faults]
     elif section is not None and isinstance(section.platform, PlatformSection):
         platform = to_platform(section.platform)
     for field, value in (("model", raw.get("model")), ("profile.costs", _get(raw, "profile", "costs"))):
         # 'all.task!one.tflite' is a member of the bundle all.task.
         if isinstance(value, str) and value and not (base / value.partition("!")[0]).is_file():
             place = tuple(field.split("."))
-            faults.append(f"{where(place)}: {field}: expected a file, got {describe(value)}: no such file")
+            faults.append(
+                f"{where(place, False)}: {field}: expected a file, got {describe(value)}: no such file"
+            )
     pins: tuple[Pin, ...] = ()
     if section is not None:
         pins = _pins(section, where)
@@ -135,7 +178,7 @@ def _experiment(
     if faults or section is None:
         raise ConfigError(faults)
     return to_experiment(
-        section, base=base, platform=platform, pins=pins, default_name=default_name, origin=document.name
+        section, base=base, platform=platform, pins=pins, default_name=default_name, origin=origin
     )
 
 
@@ -193,6 +236,11 @@ def _set(data: Any, setting: str) -> tuple[Any, PathKey]:
     if not equals or not all(keys):
         raise ConfigError([f"--set {setting}: expected key=value, for example search.time_s=5"])
     value = yaml_io.load(text, f"--set {dotted}").data if text.strip() else None
+    return with_value(data, keys, value), keys
+
+
+def with_value(data: Any, keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return a copy of plain data with the value at ``a.b.c`` replaced or added."""
     changed = dict(data) if isinstance(data, dict) else {}
     place = changed
     for key in keys[:-1]:
@@ -200,4 +248,4 @@ def _set(data: Any, setting: str) -> tuple[Any, PathKey]:
         place[key] = dict(below) if isinstance(below, dict) else {}
         place = place[key]
     place[keys[-1]] = value
-    return changed, keys
+    return changed

@@ -289,6 +289,9 @@ class SearchSection(Section):
         None, description="Of one frame, that must not be exceeded."
     )
     time_s: Annotated[float, Field(gt=0)] = Field(20.0, description="Time for the search.")
+    threads: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Threads of the solver; as many as this process may use when missing."
+    )
     candidates: Annotated[int, Field(ge=1, le=50)] = Field(
         3, description="Different plans that are measured: the one predicted best is not trusted."
     )
@@ -296,6 +299,9 @@ class SearchSection(Section):
     max_stages: Annotated[int, Field(ge=1)] | None = Field(None, description="Stages of one copy at most.")
     queue_depth: Annotated[int, Field(ge=1)] = Field(2, description="Frames that may wait before a stage.")
     memory_limit: Size | None = Field(None, description="Over all clusters, for example 64 MiB.")
+    slots: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="Only these ways to run a stage: '4 big', or 'big' for any number of its cores."
+    )
     pins: tuple[PinSection, ...] = ()
 
 

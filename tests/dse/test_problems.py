@@ -19,9 +19,11 @@ from dse.problems import (
     problem_slots,
     resolve_pins,
     unplace,
+    wanted_slots,
 )
 from solvers.evaluate import evaluate
 from solvers.mapping import Lane, Mapping, Stage
+from solvers.registry import solve
 
 BOARD = Platform("board", (Cluster("LITTLE", (0, 1, 2, 3)), Cluster("big", (4, 5, 6, 7))))
 
@@ -253,3 +255,33 @@ def test_equal_plans_have_equal_signatures():
     signatures = {place(mapping, BOARD, slots).signature for mapping in (first, second)}
     assert len(signatures) == 1
     assert PlacedMapping(()).signature not in signatures
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ([], [str(slot) for slot in BOARD.slots]),
+        (["4 big"], ["4 big"]),
+        (["big", "1 LITTLE", "2 big"], ["1 big", "2 big", "3 big", "4 big", "1 LITTLE"]),
+    ],
+)
+def test_wanted_slots_are_found(wanted, found):
+    assert [str(slot) for slot in wanted_slots(BOARD, wanted)] == found
+
+
+def test_a_wanted_slot_that_is_not_there_is_refused():
+    with pytest.raises(PlatformError, match="no slot '5 big'; it has 1 LITTLE, 2 LITTLE"):
+        wanted_slots(BOARD, ["5 big"])
+
+
+def test_a_table_with_fewer_slots_gives_the_answer_of_the_smaller_board():
+    graph = chain(5)
+    costs = table(graph, whole=True).only(wanted_slots(BOARD, ["big"]))
+    small = Platform("board", (Cluster("big", (4, 5, 6, 7)),))
+    fewer, smaller = (
+        solve(build_problem(graph, BOARD, costs), "lanes"),
+        solve(build_problem(graph, small, table(graph, small, whole=True)), "lanes"),
+    )
+    assert fewer.evaluation and smaller.evaluation
+    assert fewer.evaluation.throughput_hz == smaller.evaluation.throughput_hz
+    assert costs.calibrated_ns == table(graph, small, whole=True).calibrated_ns
