@@ -12,9 +12,9 @@ from dse.inputs import Frame
 from dse.pipeline.measure import MeasureOptions, PlanMeasurement, measure_plans
 from dse.pipeline.plan import PipelinePlan
 from dse.progress import Progress
-from dse.results import Measured, PlanResult, StageNumbers
+from dse.results import Measured, PlanResult
 from dse.staging import Stager
-from dse.validation import OutputCheck, check_outputs, moving_frames
+from dse.validation import OutputCheck, check_outputs, diagnose, moving_frames
 
 N_FRAMES = 4
 _UNMOVED = "No input was found that moves the model's outputs: the check of outputs says little."
@@ -95,7 +95,7 @@ class Trial:
         )
         found = measure_plans(pipelines, self._frames, options, self.progress, self.measurements.keep)
         return tuple(
-            replace(attach(plan, measurement), round=number)
+            replace(attach(plan, measurement, self.graph), round=number)
             for plan, measurement in zip(plans, found, strict=True)
         )
 
@@ -127,8 +127,8 @@ class Trial:
                 task.advance(1, pipeline.name)
 
 
-def attach(plan: PlanResult, measurement: PlanMeasurement) -> PlanResult:
-    """Add the figures of a measurement to a plan."""
+def attach(plan: PlanResult, measurement: PlanMeasurement, graph: LayerGraph) -> PlanResult:
+    """Add the figures of a measurement to a plan, and why they differ from the prediction."""
     return replace(
         plan,
         measured=Measured(
@@ -141,15 +141,17 @@ def attach(plan: PlanResult, measurement: PlanMeasurement) -> PlanResult:
             memory_bytes=measurement.memory_bytes,
             disturbed=measurement.disturbed,
             notes=measurement.notes,
+            diagnosis=diagnose(plan, measurement, graph),
         ),
         stages=tuple(
-            StageNumbers(
-                numbers.name,
-                numbers.predicted_busy_ns,
-                numbers.predicted_receive_ns,
-                stage.busy_ns,
-                stage.receive_ns,
-                stage.wait_ns,
+            replace(
+                numbers,
+                measured_busy_ns=stage.busy_ns,
+                measured_compute_ns=stage.compute_ns,
+                measured_receive_ns=stage.receive_ns,
+                measured_send_ns=stage.send_ns,
+                measured_wait_ns=stage.wait_ns,
+                utilisation=round(stage.utilisation, 4),
             )
             for numbers, stage in zip(plan.stages, measurement.stages, strict=True)
         ),

@@ -67,7 +67,7 @@ def predict(problem: Problem, name: str, role: Role, mapping: Mapping, placed: P
         mapping=placed,
         predicted=_predicted(evaluation),
         stages=tuple(
-            StageNumbers(stage.name, numbers.busy_ns, numbers.receive_ns)
+            StageNumbers(stage.name, numbers.busy_ns, numbers.compute_ns, numbers.receive_ns, numbers.send_ns)
             for lane, scored in zip(placed.lanes, evaluation.lanes, strict=True)
             for stage, numbers in zip(lane.stages, scored.stages, strict=True)
         ),

@@ -23,10 +23,15 @@ class StageNumbers:
 
     name: str
     predicted_busy_ns: int
+    predicted_compute_ns: int
     predicted_receive_ns: int
+    predicted_send_ns: int = 0
     measured_busy_ns: int | None = None
+    measured_compute_ns: int | None = None
     measured_receive_ns: int | None = None
+    measured_send_ns: int | None = None
     measured_wait_ns: int | None = None
+    utilisation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,48 @@ class Predicted:
     memory_bytes: int
     energy_nj: int | None
     violations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why a measurement differs from its prediction, and what the plan cost the machine.
+
+    Parameters
+    ----------
+    error_interval
+        (predicted - measured) / measured of the throughput against the fastest and the slowest
+        repeat that counts.
+    latency_error
+        The same for one frame in an empty lane.
+    causes
+        What explains the error, the bottleneck of each lane first; empty where it is small.
+    core_utilisation
+        Pairs of core and the share of the time in which it worked on this plan.
+    traffic_bytes
+        Bytes of weights and activations that the layers read and write for a frame: what memory
+        and caches have to move at least once.
+    cpu_ns, switches, involuntary_switches, page_faults
+        Per frame, of all lanes: CPU time, waits, losses of the core, pages touched first or read.
+    cycles, instructions, memory_bytes
+        Per frame by the processor's counters (``memory_bytes``: last-level misses times the line),
+        None where it offers none.
+    counters_note
+        Why those are None, else empty.
+    """
+
+    error_interval: tuple[float, float]
+    latency_error: float
+    causes: tuple[str, ...]
+    core_utilisation: tuple[tuple[int, float], ...]
+    traffic_bytes: int
+    cpu_ns: int
+    switches: float
+    involuntary_switches: float
+    page_faults: float
+    cycles: int | None = None
+    instructions: int | None = None
+    memory_bytes: int | None = None
+    counters_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +104,7 @@ class Measured:
     memory_bytes: int
     disturbed: bool
     notes: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
 
 
 @dataclass(frozen=True, slots=True)

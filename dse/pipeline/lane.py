@@ -28,7 +28,8 @@ import numpy as np
 
 from dse.devices.serving import serve
 from dse.errors import AffinityError, DeviceError, DseError, InputError, RuntimeRefusedError
-from dse.pipeline.affinity import ThreadRecord
+from dse.pipeline.affinity import ThreadRecord, thread_ids
+from dse.pipeline.counters import Counting
 from dse.pipeline.engine import ENGINES, Array
 from dse.pipeline.nodes import N_TIMES, StageFailedError
 from dse.pipeline.plan import PipelinePlan
@@ -122,17 +123,23 @@ class _Lane:
         return {"n_frames": len(frames)}
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        times, n_frames = self.runner.run(
-            n_frames=request.get("n_frames"),
-            seconds=request.get("seconds"),
-            in_flight=request.get("in_flight"),
-            start_ns=request.get("start_ns"),
-            watch=self._annotations() if self._annotate else None,
-        )
+        with Counting(thread_ids()) as counting:
+            times, n_frames = self.runner.run(
+                n_frames=request.get("n_frames"),
+                seconds=request.get("seconds"),
+                in_flight=request.get("in_flight"),
+                start_ns=request.get("start_ns"),
+                watch=self._annotations() if self._annotate else None,
+            )
         n_stages = self.runner.n_stages
         stamps = np.frombuffer(times, np.int64, n_frames * n_stages * N_TIMES)
         np.save(Path(request["path"]), stamps.reshape(n_frames, n_stages, N_TIMES), allow_pickle=False)
-        return {"n_frames": n_frames, "threads": _threads(self.runner.check_affinity()), **_memory()}
+        return {
+            "n_frames": n_frames,
+            "counters": asdict(counting.result(n_frames)),
+            "threads": _threads(self.runner.check_affinity()),
+            **_memory(),
+        }
 
     def stream(self, request: dict[str, Any]) -> dict[str, Any]:
         plan = self._plan

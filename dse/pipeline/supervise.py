@@ -20,6 +20,7 @@ import numpy as np
 
 from dse.errors import ChildDiedError, DeviceError, InputError, PlatformError
 from dse.pipeline.affinity import ThreadRecord
+from dse.pipeline.counters import Counters
 from dse.pipeline.engine import Array, make_slot
 from dse.pipeline.frames import check_frame, check_frames
 from dse.pipeline.lane import load_frames, save_frames
@@ -43,11 +44,12 @@ class LaneMemory:
 
 @dataclass(frozen=True, slots=True)
 class LaneRun:
-    """One lane in one run: raw time stamps, and masks read back afterwards."""
+    """One lane in one run: raw time stamps, masks read back afterwards, what it cost the machine."""
 
     stamps: Stamps
     threads: tuple[ThreadRecord, ...]
     memory: LaneMemory
+    counters: Counters
 
     @property
     def n_frames(self) -> int:
@@ -267,7 +269,14 @@ class Pipeline:
             path = Path(requests[lane]["path"])
             stamps = np.load(path, allow_pickle=False)
             path.unlink()
-            runs.append(LaneRun(stamps, read_threads(answer["threads"]), self._read_memory(lane, answer)))
+            runs.append(
+                LaneRun(
+                    stamps,
+                    read_threads(answer["threads"]),
+                    self._read_memory(lane, answer),
+                    Counters.from_json(answer["counters"]),
+                )
+            )
         return tuple(runs)
 
     def times(

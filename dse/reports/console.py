@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
+from dse.reports.diagnosis import diagnosis_lines
 from dse.reports.wording import (
     first_name,
     format_share,
@@ -62,6 +63,7 @@ def result_text(result: RunResult, highlight: Style = plain) -> str:
         f"Bound: {proof_text(result.proof)}.",
         *([f"Why: {result.reason}"] if result.reason else []),
         *([f"Rounds: {rounds_text(result)}."] if rounds_text(result) else []),
+        *diagnosis_lines(result),
         *([f"Outputs: {result.output_check}"] if result.output_check else []),
         *_refusals(result),
         *(f"Warning: {warning}" for warning in result.warnings),

@@ -15,6 +15,7 @@ import dse
 from dse.files import write_text
 from dse.reports.console import printable
 from dse.reports.cost_table import cost_view
+from dse.reports.diagnosis import diagnosis_rows, machine_facts
 from dse.reports.plan_chart import plan_chart
 from dse.reports.strip import strips
 from dse.reports.timeline import timeline
@@ -83,6 +84,8 @@ def report_html(result: RunResult, written: str = "") -> str:
         chart=plan_chart(result),
         timeline=timeline(result),
         strips=strips(result),
+        diagnosis=diagnosis_rows(result),
+        machine_facts=machine_facts(result.best),
         costs=cost_view(result),
         open_costs=len(result.graph.layers) <= MAX_OPEN_LAYERS,
         price=price_of_wishes(result),

@@ -1,5 +1,6 @@
 """Whether stages give the whole model's outputs, and whether predictions were right."""
 
+from dse.validation.diagnosis import core_utilisation, diagnose
 from dse.validation.outputs import (
     FLOAT_TOLERANCE,
     STEP_TOLERANCE,
@@ -21,6 +22,8 @@ __all__ = [
     "StageError",
     "check_outputs",
     "compare",
+    "core_utilisation",
+    "diagnose",
     "measured_stage_times",
     "moving_frames",
     "prediction_error",

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from dse.errors import MismatchError
 from dse.pipeline.measure import PlanMeasurement
-from dse.pipeline.plan import PipelinePlan
+from dse.results import PlanResult
 from dse.units import format_ns
-from solvers.evaluate import Evaluation, StageEvaluation
 from solvers.mapping import Mapping
 from solvers.problem import StageTime
 
@@ -130,52 +129,49 @@ class PredictionError:
         return (*found, *self.disturbances)
 
 
-def prediction_error(
-    predicted: Evaluation, measured: PlanMeasurement, plan: PipelinePlan | None = None
-) -> PredictionError:
-    """Compare a prediction with a measurement, stage by stage.
+def prediction_error(plan: PlanResult, measured: PlanMeasurement) -> PredictionError:
+    """Compare a plan's prediction with its measurement, stage by stage.
 
     Parameters
     ----------
-    predicted
-        Of the mapping that the plan was made from: same lanes and stages, in the same order.
-    measured
-        Of the plan.
     plan
-        The plan; tells which stages share cores (else each has its own).
+        With its predicted stages; what it says of measurements is not looked at.
+    measured
+        Of the plan: same lanes and stages, in the same order.
 
     Raises
     ------
     MismatchError
         The two do not have the same lanes and stages.
     """
-    wanted = [(lane, stage) for lane, one in enumerate(predicted.lanes) for stage in one.stages]
-    if [lane for lane, _ in wanted] != [stage.lane for stage in measured.stages]:
+    if len(plan.stages) != len(measured.stages):
         raise MismatchError(
-            f"plan {measured.plan!r}: {len(wanted)} stages were predicted, {len(measured.stages)} measured"
+            f"plan {measured.plan!r}: {len(plan.stages)} stages were predicted, "
+            f"{len(measured.stages)} measured"
         )
     alone = [stage for lane in measured.empty for stage in lane.stages]
     stages = tuple(
         StageError(
-            lane=lane,
+            lane=got.lane,
             name=got.name,
-            predicted_busy_ns=stage.busy_ns,
+            predicted_busy_ns=stage.predicted_busy_ns,
             measured_busy_ns=got.busy_ns,
-            predicted_compute_ns=stage.compute_ns,
+            predicted_compute_ns=stage.predicted_compute_ns,
             measured_compute_ns=got.compute_ns,
             empty_compute_ns=empty.compute_ns,
-            predicted_transfer_ns=_transfer_ns(stage),
+            predicted_transfer_ns=stage.predicted_receive_ns + stage.predicted_send_ns,
             measured_transfer_ns=got.receive_ns + got.send_ns,
         )
-        for (lane, stage), got, empty in zip(wanted, measured.stages, alone, strict=True)
+        for stage, got, empty in zip(plan.stages, measured.stages, alone, strict=True)
     )
     low, high = measured.spread_hz
+    expected_hz = plan.predicted.throughput_hz
     return PredictionError(
         plan=measured.plan,
-        throughput=predicted.throughput_hz / measured.throughput_hz - 1,
-        throughput_interval=(predicted.throughput_hz / high - 1, predicted.throughput_hz / low - 1),
-        latency=predicted.latency_ns / max(1, measured.empty_latency_ns.median) - 1,
-        overhead_ns=_overheads(measured, stages, plan),
+        throughput=expected_hz / measured.throughput_hz - 1,
+        throughput_interval=(expected_hz / high - 1, expected_hz / low - 1),
+        latency=plan.predicted.latency_ns / max(1, measured.empty_latency_ns.median) - 1,
+        overhead_ns=_overheads(measured, stages),
         stages=stages,
         disturbances=measured.notes if measured.disturbed else (),
     )
@@ -215,19 +211,12 @@ def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[S
     )
 
 
-def _transfer_ns(stage: StageEvaluation) -> int:
-    """Predicted time for hand-overs: all that is not computing."""
-    return stage.receive_ns + stage.send_ns
-
-
-def _overheads(
-    measured: PlanMeasurement, stages: tuple[StageError, ...], plan: PipelinePlan | None
-) -> tuple[int, ...]:
+def _overheads(measured: PlanMeasurement, stages: tuple[StageError, ...]) -> tuple[int, ...]:
     found = []
     for lane in range(len(measured.empty)):
         period = statistics.median(1e9 / repeat.lanes[lane].throughput_hz for repeat in measured.counted)
         busy = [stage.measured_busy_ns for stage in stages if stage.lane == lane]
-        units = plan.lanes[lane].units if plan is not None else tuple((n,) for n in range(len(busy)))
+        units = measured.layout.lanes[lane].units
         longest = max(sum(busy[number] for number in members) for members in units)
         found.append(max(0, round(period) - longest))
     return tuple(found)

@@ -21,8 +21,9 @@ from dse.flatbuffer.reader import read_model
 from dse.pipeline.measure import PlanMeasurement, Repeat
 from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, whole_model_plan
 from dse.pipeline.timeline import LaneTimes, Percentiles, StageTimes
+from dse.placement import PlacedMapping
+from dse.results import PlanResult, Predicted, StageNumbers
 from dse.validation import check_outputs, compare, measured_stage_times, moving_frames, prediction_error
-from solvers.evaluate import Evaluation, LaneEvaluation, StageEvaluation
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.problem import StageTime
 
@@ -113,6 +114,7 @@ def one(*frames: object) -> list[tuple[np.ndarray]]:
     return [(np.asarray(frame),) for frame in frames]
 
 
+X = Port(0, "x", "float32", (2,), 8)
 Y = plan_of(Port(1, "y", "float32", (2,), 8))
 
 
@@ -179,29 +181,44 @@ def lane_of(busy: list[int], rate: float) -> LaneTimes:
 
 
 def measured(
-    busy: list[list[int]], rates: list[float], alone: list[list[int]] | None = None
+    busy: list[list[int]],
+    rates: list[float],
+    alone: list[list[int]] | None = None,
+    layout: PipelinePlan | None = None,
 ) -> PlanMeasurement:
     repeats = tuple(
         Repeat(tuple(lane_of(lane, rate) for lane in busy), snapshot(()), Drift(0, 0, ()), (0, 1), ())
         for rate in rates
     )
     empty = tuple(lane_of(lane, 1.0) for lane in alone or busy)
-    return PlanMeasurement("p", Y, repeats, empty, 1000, 2000, (), (), ())
+    layout = layout or PipelinePlan(
+        "p", tuple(chain(len(lane), 10 * n) for n, lane in enumerate(busy)), (X,), (X,)
+    )
+    return PlanMeasurement("p", layout, repeats, empty, 1000, 2000, (), (), ())
 
 
-def predict(*lanes: list[int]) -> Evaluation:
-    """Stages that receive for 20 of their busy time."""
-    return Evaluation(
+def chain(n_stages: int, core: int = 0, *, shared: bool = False) -> LanePlan:
+    """Stages one after another, each on a core of its own or all on one."""
+    ports = [X, *(replace(X, tensor=n, name=f"t{n}") for n in range(1, n_stages + 1))]
+    return LanePlan(
         tuple(
-            LaneEvaluation(
-                tuple(StageEvaluation(value - 20, 20, value, 0) for value in lane), max(lane), 810, 0
+            StagePlan(
+                f"s{n}", Path("-"), "cpu", (core if shared else core + n,), 1, (ports[n],), (ports[n + 1],)
             )
-            for lane in lanes
-        ),
-        (0,),
-        (2,),
-        None,
-        (),
+            for n in range(n_stages)
+        )
+    )
+
+
+def predict(*lanes: list[int]) -> PlanResult:
+    """Stages that receive for 20 of their busy time."""
+    stages = [(f"s{n}", value) for lane in lanes for n, value in enumerate(lane)]
+    return PlanResult(
+        "p",
+        "candidate",
+        PlacedMapping(()),
+        Predicted(sum(1e9 / max(lane) for lane in lanes), 810, 0, None),
+        tuple(StageNumbers(name, value, value - 20, 20) for name, value in stages),
     )
 
 
@@ -231,13 +248,8 @@ def test_time_lost_between_frames_is_overhead_of_the_lane():
 
 
 def test_stages_that_share_cores_add_up_before_overhead_is_counted():
-    x, y = Port(0, "x", "float32", (1,), 4), Port(1, "y", "float32", (1,), 4)
-    z = Port(2, "z", "float32", (1,), 4)
-    stages = tuple(
-        StagePlan(f"s{n}", Path("-"), "cpu", (0,), 1, (a,), (b,)) for n, (a, b) in enumerate([(x, y), (y, z)])
-    )
-    plan = PipelinePlan("p", (LanePlan(stages),), (x,), (z,))
-    found = prediction_error(predict([1000, 500]), measured([[1000, 500]], [1e9 / 1500]), plan)
+    plan = PipelinePlan("p", (chain(2, shared=True),), (X,), (X,))
+    found = prediction_error(predict([1000, 500]), measured([[1000, 500]], [1e9 / 1500], layout=plan))
     assert found.overhead_ns == (0,)
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
+from dse.pipeline.counters import Counters
 from dse.pipeline.supervise import LaneMemory, LaneRun, Pipeline
 from dse.pipeline.trace import build_trace
 from dse.pipeline.trace_files import write_chrome_trace, write_perfetto_trace
 
 
 def run_of(stamps: np.ndarray) -> LaneRun:
-    return LaneRun(stamps, (), LaneMemory(1, 1, 1))
+    return LaneRun(stamps, (), LaneMemory(1, 1, 1), Counters(2, 1, 1, 0, 0, 0, 0, None, None, None, ""))
 
 
 @pytest.fixture

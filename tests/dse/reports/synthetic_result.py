@@ -95,8 +95,21 @@ def make_plan(
         StageNumbers(
             stage.name,
             round(period * (1 - 0.17 * number)),
+            round(period * (1 - 0.17 * number)) - 30_000 * number,
             30_000 * number,
-            *((round(period * (1.05 - 0.15 * number)), 45_000 * number, 20_000) if measured_hz else ()),
+            0,
+            *(
+                (
+                    round(period * (1.05 - 0.15 * number)),
+                    round(period * (1.05 - 0.15 * number)) - 45_000 * number,
+                    45_000 * number,
+                    0,
+                    20_000,
+                    0.9,
+                )
+                if measured_hz
+                else ()
+            ),
         )
         for lane in placed.lanes
         for number, stage in enumerate(lane.stages)
