@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dse.answer import choose, disagreements, explain
-from dse.config import Experiment, ModelPath, ZooModel
+from dse.config import Experiment
 from dse.costs import CostTable
 from dse.detection import detect_platform
 from dse.errors import InputError, PlatformError
 from dse.files import write_bytes, write_json
 from dse.flatbuffer.layers import build_graph
-from dse.flatbuffer.reader import ModelFile, read_model
+from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
 from dse.measuring import Measurements, Trial
 from dse.planning import Planner, check_solver, find_plans, search_limits
@@ -29,9 +29,8 @@ from dse.reports.html import write_report
 from dse.results import PlanResult, Proof, RunResult
 from dse.rounds import Outcome, measure_in_rounds
 from dse.run_folder import LoggedProgress, RunFolder
-from dse.shaping import open_model
 from dse.staging import Stager
-from dse.zoo.registry import build_file
+from dse.workloads import open_source
 from solvers.problem import Goal, Objective, Problem
 
 
@@ -69,7 +68,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
     graph: LayerGraph | None = None
     measurements = Measurements()
     try:
-        subject = load(experiment, folder.work)
+        subject = load(experiment, folder.work, progress)
         graph = subject.graph
         write_inputs(folder.path, experiment, subject.platform)
         costs = find_costs(subject, progress)
@@ -99,20 +98,12 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         raise
 
 
-def load(experiment: Experiment, work: Path) -> Subject:
-    """Read (or build) the model and find the platform."""
-    file = open_source(experiment.model, work)
+def load(experiment: Experiment, work: Path, progress: Progress | None = None) -> Subject:
+    """Read, build, download or merge the model, and find the platform."""
+    file = open_source(
+        experiment.model, work, name=experiment.name, cache=experiment.cache_dir, progress=progress
+    )
     return join(experiment, file, build_graph(file))
-
-
-def open_source(source: ModelPath | ZooModel, work: Path) -> ModelFile:
-    """Read the model of an experiment, or build it in a folder."""
-    if isinstance(source, ModelPath):
-        return open_model(source.path, work, signature=source.signature, shapes=source.shapes)
-    path = work / f"{source.name}.tflite"
-    parameters = {name: int(value) for name, value in source.parameters.items()}
-    build_file(source.name, path, parameters, source.seed)
-    return read_model(path)
 
 
 def join(experiment: Experiment, file: ModelFile, graph: LayerGraph) -> Subject:
@@ -231,7 +222,7 @@ def conclude(subject: Subject, costs: CostTable, outcome: Outcome) -> RunResult:
     goal = subject.experiment.search.goal
     plans = outcome.plans
     winner = choose(plans, goal)
-    warnings = list(subject.file.warnings) + list(outcome.warnings)
+    warnings = [*subject.file.warnings, *outcome.warnings]
     if subject.platform.emulated:
         warnings.append("The unlike cores of this platform are emulated.")
     if not costs.measured:
@@ -274,8 +265,9 @@ def profile(experiment: Experiment, progress: Progress | None = None) -> tuple[S
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="dse-profile-") as work:
-        subject = load(experiment, Path(work))
-        return subject, find_costs(subject, progress or SilentProgress())
+        progress = progress or SilentProgress()
+        subject = load(experiment, Path(work), progress)
+        return subject, find_costs(subject, progress)
 
 
 def search(experiment: Experiment, progress: Progress | None = None) -> RunResult:
@@ -284,7 +276,7 @@ def search(experiment: Experiment, progress: Progress | None = None) -> RunResul
 
     progress = progress or SilentProgress()
     with tempfile.TemporaryDirectory(prefix="dse-search-") as work:
-        subject = load(experiment, Path(work))
+        subject = load(experiment, Path(work), progress)
         costs = find_costs(subject, progress)
         _, proof, plans = search_plans(subject, costs, progress)
         return conclude(subject, costs, Outcome(proof, plans))

@@ -5,9 +5,13 @@ No bytes of a file are held here; ``layer.operators`` leads back to them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
+
+NETWORK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""Form of a network's name; it has no slash, which ends the name in the names of tensors."""
 
 TensorKind = Literal["input", "activation", "constant", "variable"]
 
@@ -88,6 +92,44 @@ class Layer:
     group: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One of the models that a workload runs for every frame.
+
+    Parameters
+    ----------
+    name
+        Also the start of the names of its tensors and layers: ``detection/...``.
+    layers
+        Indices of its layers, ascending.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkLink:
+    """A tensor of one network that another network takes as its input.
+
+    Parameters
+    ----------
+    source
+        Network and tensor: an output of it, or one of its inputs (then both get the same values).
+    target
+        Network and its input.
+    reshape
+        The input has another shape with as many elements: the values are taken in their order.
+    """
+
+    source: tuple[str, str]
+    target: tuple[str, str]
+    reshape: bool = False
+
+    def __str__(self) -> str:
+        return f"{'/'.join(self.source)} -> {'/'.join(self.target)}"
+
+
 @dataclass(frozen=True)
 class LayerGraph:
     """A model as layers and the tensors between them.
@@ -106,6 +148,8 @@ class LayerGraph:
         Whether frames depend on earlier frames.
     shared
         What each group of layers shares, in words, by group number.
+    networks
+        The models of a workload; empty for a plain model.
     """
 
     name: str
@@ -115,6 +159,7 @@ class LayerGraph:
     outputs: tuple[int, ...]
     stateful: bool = False
     shared: tuple[str, ...] = ()
+    networks: tuple[Network, ...] = ()
 
     @cached_property
     def producer(self) -> dict[int, int]:

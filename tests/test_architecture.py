@@ -51,6 +51,8 @@ LAYERS: dict[str, int] = {
     "dse.cutting": 6,
     "dse.parting": 6,
     "dse.shaping": 4,
+    "dse.packages": 6,
+    "dse.workloads": 6,
     "dse.explore": 7,
     "dse.revalidate": 8,
     "dse.sensitivity": 8,

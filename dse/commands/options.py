@@ -62,9 +62,30 @@ def experiment_options(command: F) -> F:
     """Add what names an experiment, and pass it on as ``experiment``."""
 
     @click.argument("config", required=False, type=click.Path(path_type=Path))
-    @click.option("--model", "-m", type=click.Path(path_type=Path), help="A .tflite file, instead of CONFIG.")
     @click.option(
-        "--shape", "shapes", multiple=True, metavar="NAME=1x224x224x3", help="Size of an open input."
+        "--model",
+        "-m",
+        "models",
+        multiple=True,
+        metavar="[NAME=]FILE",
+        help="A .tflite file, instead of CONFIG; several: all run once per frame.",
+    )
+    @click.option(
+        "--link",
+        "links",
+        multiple=True,
+        metavar="NAME/OUTPUT=NAME/INPUT",
+        help="One of several models feeds another.",
+    )
+    @click.option(
+        "--reshape", is_flag=True, help="Links may join other shapes with the same number of elements."
+    )
+    @click.option(
+        "--shape",
+        "shapes",
+        multiple=True,
+        metavar="[NAME/]INPUT=1x224x224x3",
+        help="Size of an open input.",
     )
     @click.option("--signature", metavar="NAME", help="Work on this signature [the main subgraph].")
     @click.option("--platform", "-p", type=click.Path(path_type=Path), help="A platform file (YAML).")
@@ -80,14 +101,16 @@ def experiment_options(command: F) -> F:
     def wrapped(
         *args: Any,
         config: Path | None,
-        model: Path | None,
+        models: tuple[str, ...],
+        links: tuple[str, ...],
+        reshape: bool,
         shapes: tuple[str, ...],
         signature: str | None,
         platform: Path | None,
         settings: tuple[str, ...],
         **kwargs: Any,
     ) -> Any:
-        if (config is None) == (model is None):
+        if (config is None) != bool(models):
             raise click.UsageError(
                 "expected either CONFIG (a YAML file) or --model FILE.tflite, "
                 + ("got neither" if config is None else "got both")
@@ -96,17 +119,22 @@ def experiment_options(command: F) -> F:
             raise click.UsageError(f"{config} is a model, not a YAML file: write --model {config}")
 
         def load(*more: str) -> Any:
-            from dse.config import experiment_for_model, load_experiment
+            from dse.config import experiment_for_model, experiment_for_models, load_experiment
 
             every = [*settings, *more]
-            if shapes:
+            several = len(models) > 1
+            if links and not several:
+                raise click.UsageError("--link needs several --model")
+            if shapes and not several:
                 every.append(f"shapes=[{', '.join(map(quote, shapes))}]")
             if signature is not None:
                 every.append(f"signature={quote(signature)}")
             if platform is not None:
                 every.append(f"platform={quote(str(platform.resolve()))}")
-            if model is not None:
-                return experiment_for_model(model, every)
+            if several:
+                return experiment_for_models(models, links, every, shapes=shapes, reshape=reshape)
+            if models:
+                return experiment_for_model(Path(models[0]), every)
             return load_experiment(config, every)  # type: ignore[arg-type]
 
         return command(*args, load=load, **kwargs)

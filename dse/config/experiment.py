@@ -10,11 +10,14 @@ from typing import Any
 from dse.config.models import (
     ExperimentSection,
     MeasureSection,
+    NetworkSection,
     PlatformSection,
     ProfileSection,
     SearchSection,
+    ZooSection,
 )
 from dse.config.pins import Pin
+from dse.graph import NetworkLink
 from dse.platforms import Cluster, Link, Platform
 
 
@@ -51,6 +54,51 @@ class ZooModel:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """A model in a Python package, to be downloaded once.
+
+    Parameters
+    ----------
+    package
+        Name and version, ``name==1.2``.
+    member
+        Path in the package, also into a bundle (``models/all.task!one.tflite``).
+    sha256
+        Of the model's bytes.
+    fallback
+        What is taken when the package can not be had, or None.
+    """
+
+    package: str
+    member: str
+    sha256: str
+    fallback: ZooModel | None = None
+    signature: str | None = None
+    shapes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Several models that run once per frame.
+
+    Parameters
+    ----------
+    networks
+        Where each comes from, by name.
+    links
+        What feeds what between them.
+    """
+
+    networks: Mapping[str, ModelPath | ZooModel | PackagedModel]
+    links: tuple[NetworkLink, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For people and for folders."""
+        return "+".join(self.networks)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """Which model, on which platform, and how the mapping is found.
@@ -58,7 +106,7 @@ class Experiment:
     Parameters
     ----------
     model
-        A file or an architecture of the zoo.
+        A file, an architecture of the zoo, or several of them as a workload.
     platform
         As described, or None for this machine (to be detected).
     profile, search, measure
@@ -77,7 +125,7 @@ class Experiment:
         Where the experiment was read, for messages.
     """
 
-    model: ModelPath | ZooModel
+    model: ModelPath | ZooModel | Workload
     platform: Platform | None
     profile: ProfileSection
     search: SearchSection
@@ -91,15 +139,9 @@ class Experiment:
 
     def resolved(self) -> dict[str, Any]:
         """Return the experiment as plain data, every default written out; it can be loaded again."""
-        model: Any = (
-            str(self.model.path)
-            if isinstance(self.model, ModelPath)
-            else {"zoo": self.model.name, "parameters": dict(self.model.parameters), "seed": self.model.seed}
-        )
         return {
             "name": self.name,
-            "model": model,
-            **(_form(self.model) if isinstance(self.model, ModelPath) else {}),
+            **_source(self.model),
             "platform": "auto" if self.platform is None else platform_data(self.platform),
             "profile": _plain(self.profile),
             "search": _plain(self.search),
@@ -110,7 +152,38 @@ class Experiment:
         }
 
 
-def _form(model: ModelPath) -> dict[str, Any]:
+def _source(model: ModelPath | ZooModel | Workload) -> dict[str, Any]:
+    """Return the keys that say which model is worked on."""
+    if isinstance(model, ModelPath):
+        return {"model": str(model.path), **_form(model)}
+    if isinstance(model, ZooModel):
+        return {"model": _zoo(model)}
+    networks = []
+    for name, source in model.networks.items():
+        if isinstance(source, ZooModel):
+            networks.append({"name": name, **_zoo(source)})
+        elif isinstance(source, ModelPath):
+            networks.append({"name": name, "file": str(source.path), **_form(source)})
+        else:
+            fallback = {} if source.fallback is None else {"fallback": _zoo(source.fallback)}
+            place = {"package": source.package, "file": source.member, "sha256": source.sha256}
+            networks.append({"name": name, **place, **_form(source), **fallback})
+    links = [
+        {
+            "from": "/".join(link.source),
+            "to": "/".join(link.target),
+            **({"reshape": True} if link.reshape else {}),
+        }
+        for link in model.links
+    ]
+    return {"models": networks, **({"links": links} if links else {})}
+
+
+def _zoo(model: ZooModel) -> dict[str, Any]:
+    return {"zoo": model.name, "parameters": dict(model.parameters), "seed": model.seed}
+
+
+def _form(model: ModelPath | PackagedModel) -> dict[str, Any]:
     """Return the settings that say in which form a file is worked on, when there are any."""
     return {
         **({} if model.signature is None else {"signature": model.signature}),
@@ -173,12 +246,41 @@ def to_platform(section: PlatformSection) -> Platform:
     )
 
 
-def to_model(section: ExperimentSection, base: Path) -> ModelPath | ZooModel:
+def to_model(section: ExperimentSection, base: Path) -> ModelPath | ZooModel | Workload:
     """Build the model source of a section; paths count from ``base``."""
     model = section.model
     if isinstance(model, str):
         return ModelPath((base / model).absolute(), section.signature, section.shapes)
-    return ZooModel(model.zoo, dict(model.parameters), model.seed)
+    if model is not None:
+        return _zoo_model(model)
+    return Workload(
+        {network.name: _network(network, base) for network in section.models},
+        tuple(
+            NetworkLink(_endpoint(link.source), _endpoint(link.target), link.reshape)
+            for link in section.links
+        ),
+    )
+
+
+def _network(section: NetworkSection, base: Path) -> ModelPath | ZooModel | PackagedModel:
+    if section.zoo is not None:
+        return ZooModel(section.zoo, dict(section.parameters), section.seed)
+    file = section.file or ""
+    if section.package is None:
+        return ModelPath((base / file).absolute(), section.signature, section.shapes)
+    fallback = None if section.fallback is None else _zoo_model(section.fallback)
+    return PackagedModel(
+        section.package, file, section.sha256 or "", fallback, section.signature, section.shapes
+    )
+
+
+def _zoo_model(section: ZooSection) -> ZooModel:
+    return ZooModel(section.zoo, dict(section.parameters), section.seed)
+
+
+def _endpoint(text: str) -> tuple[str, str]:
+    network, _, tensor = text.partition("/")
+    return network, tensor
 
 
 def to_experiment(

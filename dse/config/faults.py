@@ -122,7 +122,8 @@ def _resolve(schema: Mapping[str, Any], node: Mapping[str, Any]) -> list[Mapping
     if "$ref" in node:
         return _resolve(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
     choices = [*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())]
-    return [node] if not choices else [plain for choice in choices for plain in _resolve(schema, choice)]
+    own = [node] if "properties" in node or not choices else []
+    return own + [plain for choice in choices for plain in _resolve(schema, choice)]
 
 
 def _children(schema: Mapping[str, Any], node: Mapping[str, Any], part: str | int) -> list[Mapping[str, Any]]:

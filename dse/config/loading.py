@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,10 +11,11 @@ from pydantic import ValidationError
 
 from dse import yaml_io
 from dse.config.experiment import Experiment, to_experiment, to_platform
-from dse.config.faults import Where, describe, fault_lines
+from dse.config.faults import Where, describe, fault_lines, field_name
 from dse.config.models import ExperimentSection, PlatformSection, Section
 from dse.config.pins import Pin, expand
 from dse.errors import ConfigError
+from dse.graph import NETWORK_NAME
 from dse.platforms import Platform
 from dse.yaml_io import PathKey
 
@@ -58,6 +60,71 @@ def experiment_for_model(path: Path, settings: Sequence[str] = ()) -> Experiment
     """
     document = yaml_io.Document({"model": str(path)}, "--model", {}, {})
     return _experiment(document, settings, base=Path(), default_name=path.stem)
+
+
+def experiment_for_models(
+    models: Sequence[str],
+    links: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    *,
+    shapes: Sequence[str] = (),
+    reshape: bool = False,
+) -> Experiment:
+    """Return the experiment with all defaults for a workload of several models on this machine.
+
+    Parameters
+    ----------
+    models
+        Each ``PATH`` or ``NAME=PATH``; without a name the file's own, with a number where it is taken.
+    links
+        Each ``NETWORK/TENSOR=NETWORK/INPUT``.
+    settings
+        See ``load_experiment``.
+    shapes
+        Each ``NETWORK/INPUT=1x224x224x3``.
+    reshape
+        Links may join tensors of other shapes with as many elements.
+
+    Raises
+    ------
+    ConfigError
+        A file is not there, or a link, shape or setting has a fault.
+    """
+    networks: dict[str, dict[str, Any]] = {}
+    for text in models:
+        name, path = _named_model(text)
+        free = (f"{name}_{number}" if number > 1 else name for number in range(1, len(models) + 2))
+        networks[next(key for key in free if key not in networks)] = {"file": path}
+    faults = []
+    for shape in shapes:
+        network, _, rest = shape.partition("/")
+        if network not in networks or not rest:
+            faults.append(
+                f"--shape {shape}: expected NETWORK/INPUT=1x2x3, networks are {', '.join(networks)}"
+            )
+        else:
+            networks[network].setdefault("shapes", []).append(rest)
+    pairs = []
+    for link in links:
+        source, equals, target = link.partition("=")
+        if not equals:
+            faults.append(f"--link {link}: expected NETWORK/OUTPUT=NETWORK/INPUT")
+        pairs.append({"from": source, "to": target, "reshape": reshape})
+    if faults:
+        raise ConfigError(faults)
+    data = {"models": [{"name": name, **rest} for name, rest in networks.items()]}
+    data |= {"links": pairs} if pairs else {}
+    document = yaml_io.Document(data, "--model", {}, {})
+    return _experiment(document, settings, base=Path(), default_name="+".join(networks))
+
+
+def _named_model(text: str) -> tuple[str, str]:
+    """Split ``NAME=PATH``; a path may have a name made of its own."""
+    name, equals, path = text.partition("=")
+    if equals and not Path(text).exists() and NETWORK_NAME.fullmatch(name):
+        return name, path
+    stem = Path(text).stem.rpartition("!")[2]
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", stem).strip("_.-")[:48] or "network", text
 
 
 def load_platform(path: Path) -> Platform:
@@ -164,13 +231,19 @@ def build_experiment(
             faults += [f"{where(('platform',), False)}: platform: {fault}" for fault in error.faults]
     elif section is not None and isinstance(section.platform, PlatformSection):
         platform = to_platform(section.platform)
-    for field, value in (("model", raw.get("model")), ("profile.costs", _get(raw, "profile", "costs"))):
+    files: list[tuple[PathKey, Any]] = [
+        (("model",), raw.get("model")),
+        (("profile", "costs"), _get(raw, "profile", "costs")),
+    ]
+    networks = raw.get("models")
+    for number, network in enumerate(networks if isinstance(networks, list) else ()):
+        if isinstance(network, dict) and "package" not in network:
+            files.append((("models", number, "file"), network.get("file")))
+    for place, value in files:
         # 'all.task!one.tflite' is a member of the bundle all.task.
         if isinstance(value, str) and value and not (base / value.partition("!")[0]).is_file():
-            place = tuple(field.split("."))
-            faults.append(
-                f"{where(place, False)}: {field}: expected a file, got {describe(value)}: no such file"
-            )
+            what = f"expected a file, got {describe(value)}: no such file"
+            faults.append(f"{where(place, False)}: {field_name(place)}: {what}")
     pins: tuple[Pin, ...] = ()
     if section is not None:
         pins = _pins(section, where)

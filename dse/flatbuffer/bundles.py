@@ -113,6 +113,24 @@ def pick_member(data: memoryview, source: str, wanted: str) -> BundleMember:
     raise ModelError(f"{source}: {what}; give one of the models in it:{names}")
 
 
+def read_member(data: memoryview, source: str, name: str) -> memoryview:
+    """Return the bytes of one file of an archive, whatever it is.
+
+    Raises
+    ------
+    ModelError
+        The archive is damaged, encrypted, or has no such file.
+    """
+    try:
+        archive = zipfile.ZipFile(_ViewFile(data))
+        entry = archive.getinfo(name)
+    except KeyError:
+        raise ModelError(f"{source}: there is no file {name!r} in it") from None
+    except _BROKEN as error:
+        raise ModelError(f"{source}: damaged archive: {error}") from None
+    return _content(archive, entry, data, f"{source}{SEPARATOR}{name}")
+
+
 def _members(data: memoryview, source: str, prefix: str, depth: int) -> Iterator[BundleMember]:
     if depth >= _MAX_DEPTH:
         raise ModelError(f"{source}: bundles are nested more than {_MAX_DEPTH} deep")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dse.flatbuffer.keys import LayerKeys
 from dse.flatbuffer.macs import Call, Work, operator_work
+from dse.flatbuffer.networks import read_networks
 from dse.flatbuffer.operators import clean, operator_name, operator_subgraphs, quantization_tensors
 from dse.flatbuffer.reader import ModelFile
 from dse.flatbuffer.records import Model, Operator, SubGraph
@@ -38,18 +41,24 @@ def build_graph(file: ModelFile) -> LayerGraph:
     tensors = _tensors(model, structure)
     keys = LayerKeys(model, structure.stored)
     work = _WorkCounter(model)
-    layers = tuple(
+    networks = read_networks(model, structure.layers)
+    layers = [
         _layer(model, structure, tensors, index, operators, keys.key(operators), work)
         for index, operators in enumerate(structure.layers)
-    )
+    ]
+    for network in networks:
+        for index in network.layers:
+            if not layers[index].outputs:  # all others are named after a tensor of the network
+                layers[index] = replace(layers[index], name=f"{network.name}/{layers[index].name}")
     return LayerGraph(
         name=file.name,
-        layers=layers,
+        layers=tuple(layers),
         tensors=tensors,
         inputs=tuple(dict.fromkeys(main.inputs)),
         outputs=tuple(dict.fromkeys(main.outputs)),
         stateful=structure.stateful,
         shared=_shared(model, structure, tensors),
+        networks=networks,
     )
 
 

