@@ -18,19 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from dse.files import write_json
-from dse.flatbuffer import records
+from dse.files import write_bytes, write_json
 from dse.flatbuffer.cut import possible_cuts, split, stages_at
-from dse.flatbuffer.encode import encode
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
 from dse.inputs import Frame, make_frames
-from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, stage_ports, whole_model_plan
+from dse.pipeline.plan import LanePlan, PipelinePlan, StagePlan, stage_ports, whole_model_plan
 from dse.pipeline.supervise import Pipeline
+from dse.profiling.links import hop_plan
+from dse.profiling.tiny import doubling_model
 
 ENGINES = ("compiled", "interpreter")
 SIZES = (1_000, 37_500, 250_000)
-_MUL = 18
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +58,9 @@ def plans(
     """All that is measured, with a description of each."""
     for engine in ENGINES:
         for size in SIZES if len(cores) > 1 else ():
-            plan = hop_plan(folder, size, (cores[0], cores[1]))
+            path = folder / f"double-{size}.tflite"
+            write_bytes(path, doubling_model(size))
+            plan = hop_plan(path, size, (cores[0], cores[1]))
             yield plan, [(np.ones((1, size), np.float32),)], engine, {"what": "hop", "n_bytes": 4 * size}
     for path in models:
         file = read_model(path)
@@ -112,33 +113,6 @@ def measure(
         "send_us": [stage.send_ns / 1e3 for stage in stages],
         "wait_us": [stage.wait_ns / 1e3 for stage in stages],
     }
-
-
-def hop_plan(folder: Path, size: int, cores: tuple[int, int]) -> PipelinePlan:
-    """Two stages that double every value, joined by a tensor of ``size`` floats."""
-    ports = [Port(number, f"t{number}", "float32", (1, size), 4 * size) for number in range(3)]
-    stages = []
-    for number, core in enumerate(cores):
-        path = folder / f"double-{size}-{number}.tflite"
-        if not path.exists():
-            path.write_bytes(_doubling(ports[number], ports[number + 1]))
-        stages.append(
-            StagePlan(f"stage {number}", path, "cpu", (core,), 1, (ports[number],), (ports[number + 1],))
-        )
-    return PipelinePlan("hop", (LanePlan(tuple(stages)),), (ports[0],), (ports[2],))
-
-
-def _doubling(x: Port, y: Port) -> bytearray:
-    tensors = (
-        records.Tensor(x.shape, 0, 0, x.name, has_rank=True),
-        records.Tensor((1,), 0, 1, "two", has_rank=True),
-        records.Tensor(y.shape, 0, 0, y.name, has_rank=True),
-    )
-    double = records.Operator(0, (0, 1), (2,), builtin_options=records.Options("MulOptions", {}))
-    graph = records.SubGraph(tensors, (0,), (2,), (double,), "main")
-    two = np.array([2], np.float32).tobytes()
-    buffers = (records.Buffer(), records.Buffer(two))
-    return encode(records.Model((graph,), (records.OperatorCode(_MUL),), buffers))
 
 
 def _text(value: Any) -> str:

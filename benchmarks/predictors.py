@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.collect_costs import ZOO
+from benchmarks.collect_costs import build_sample
 from dse.costs import CostTable
 from dse.files import write_json
 from dse.flatbuffer.layers import build_graph
@@ -24,7 +24,6 @@ from dse.graph import LayerGraph
 from dse.platforms import Cluster, Platform
 from dse.profiling.analytic import predict
 from dse.profiling.learned import examples_of, validate
-from dse.zoo import build_file
 
 CLEAR_DIFFERENCE = 1.1
 
@@ -58,7 +57,7 @@ def load(tables: Path, models: Path) -> list[tuple[LayerGraph, CostTable]]:
             model = models / f"{path.stem}.tflite"
             if not model.exists():
                 model = Path(name) / model.name
-                build_file(path.stem, model, ZOO[path.stem])
+                build_sample(path.stem, model)
             found.append((build_graph(read_model(model)), table))
     return found
 

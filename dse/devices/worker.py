@@ -72,7 +72,6 @@ def main(argv: list[str] | None = None) -> None:
             "load_inside": worker.load_inside,
             "time_inside": worker.time_inside,
             "capture": capture,
-            "link": measure_link,
             "c_interface": lambda _: c_interface(),
             "try_affinity": lambda _: {"masks": try_affinity(cores)},
         }
@@ -371,15 +370,6 @@ def capture(request: dict[str, Any]) -> dict[str, Any]:
             continue
         files[str(tensor)] = str(path)
     return {"files": files}
-
-
-def measure_link(request: dict[str, Any]) -> dict[str, Any]:
-    """Measure the hand-over of tensors between two cores; see ``dse.devices.handover``."""
-    from dse.devices.handover import measure_handover
-
-    return measure_handover(
-        int(request["producer"]), int(request["consumer"]), [int(n) for n in request["sizes"]]
-    )
 
 
 if __name__ == "__main__":

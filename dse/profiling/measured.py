@@ -158,7 +158,7 @@ def _measure(study: _Study, journal: Journal) -> None:
     with tempfile.TemporaryDirectory(prefix="tflite-dse-profile-") as name:
         folder = Path(name)
         if study.options.links and "links" not in journal.extra:
-            fits = measure_links(study.platform, folder / "links.log", study.options.timeout_s)
+            fits = measure_links(study.platform, folder, study.options.timeout_s)
             journal.note("links", [fit.to_json() for fit in fits])
         _run_campaign(study, journal, folder)
     after = conditions.snapshot(cores)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.devices.child import Child
-from dse.devices.handover import measure_handover
 from dse.devices.worker import time_invocations, values
 from dse.errors import ChildDiedError, RuntimeRefusedError
 from dse.profiling.tiny import tiny_model
@@ -131,13 +130,3 @@ def test_timing_counts_calls() -> None:
     calls = []
     samples = time_invocations(lambda: calls.append(1), 2, 5)
     assert (len(samples), len(calls)) == (5, 7)
-
-
-def test_handover_between_cores_and_on_one_core() -> None:
-    before = os.sched_getaffinity(0)
-    for consumer in {CORES[0], CORES[-1]}:
-        found = measure_handover(CORES[0], consumer, [64, 1 << 20])
-        (_, small), (_, large) = found["receive_ns"]
-        assert min(large) > min(small) > 0
-        assert len(found["wake_ns"]) > 10
-    assert os.sched_getaffinity(0) == before
