@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dse.errors import InputError
@@ -52,6 +54,71 @@ class WholeCost:
     peak_rss_bytes: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """A set of layers measured as one stage on one slot, the invocation included.
+
+    Parameters
+    ----------
+    layers
+        Indices, ascending.
+    slot
+        On what.
+    median_ns
+        None when the slot can not run it.
+    samples_ns
+        Raw samples.
+    interval_ns
+        Confidence interval (95 %) of the median, when there were enough visits.
+    reason
+        Why it can not be run, else empty.
+    weight_bytes, arena_bytes
+        Constants, and the most bytes of tensors that are alive at a time.
+    peak_rss_bytes
+        By how much loading and running it made the process grow at its peak, when measured.
+    """
+
+    layers: tuple[int, ...]
+    slot: Slot
+    median_ns: int | None
+    samples_ns: tuple[int, ...] = ()
+    interval_ns: tuple[int, int] | None = None
+    reason: str = ""
+    weight_bytes: int = 0
+    arena_bytes: int = 0
+    peak_rss_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file form."""
+        return {
+            "layers": list(self.layers),
+            "slot": {"cluster": self.slot.cluster, "threads": self.slot.threads},
+            "median_ns": self.median_ns,
+            "samples_ns": list(self.samples_ns),
+            "interval_ns": None if self.interval_ns is None else list(self.interval_ns),
+            "reason": self.reason,
+            "weight_bytes": self.weight_bytes,
+            "arena_bytes": self.arena_bytes,
+            "peak_rss_bytes": self.peak_rss_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> StageCost:
+        """Read the file form; faults raise ``KeyError``, ``TypeError`` or ``ValueError``."""
+        interval, peak = data["interval_ns"], data["peak_rss_bytes"]
+        return cls(
+            layers=tuple(int(layer) for layer in data["layers"]),
+            slot=Slot(str(data["slot"]["cluster"]), int(data["slot"]["threads"])),
+            median_ns=None if data["median_ns"] is None else int(data["median_ns"]),
+            samples_ns=tuple(int(value) for value in data["samples_ns"]),
+            interval_ns=None if interval is None else (int(interval[0]), int(interval[1])),
+            reason=str(data["reason"]),
+            weight_bytes=int(data["weight_bytes"]),
+            arena_bytes=int(data["arena_bytes"]),
+            peak_rss_bytes=None if peak is None else int(peak),
+        )
+
+
 @dataclass(frozen=True)
 class CostTable:
     """Costs of a model on a platform.
@@ -74,6 +141,8 @@ class CostTable:
         Measured or described hand-over costs.
     conditions
         Provenance: runtime version, kernel, governor, steal time, method, precision reached.
+    stages
+        Sets of layers that were measured as one stage: there they replace the sum of layers.
     """
 
     model_hash: str
@@ -85,6 +154,7 @@ class CostTable:
     whole: tuple[WholeCost | None, ...]
     links: tuple[Link, ...] = ()
     conditions: dict[str, Any] = field(default_factory=dict)
+    stages: tuple[StageCost, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -178,6 +248,7 @@ class CostTable:
                 }
                 for k in self.links
             ],
+            **({"stages": [stage.to_json() for stage in self.stages]} if self.stages else {}),
             "conditions": self.conditions,
         }
 
@@ -216,6 +287,7 @@ class CostTable:
                     for k in data["links"]
                 ),
                 conditions=dict(data.get("conditions", {})),
+                stages=tuple(StageCost.from_json(stage) for stage in data.get("stages", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{where}: damaged cost table ({type(error).__name__}: {error})") from None
@@ -224,7 +296,26 @@ class CostTable:
             raise InputError(f"{where}: damaged cost table (rows do not have one entry per slot)")
         if len(table.whole) != n_slots:
             raise InputError(f"{where}: damaged cost table ('whole' does not have one entry per slot)")
+        if any(not 0 <= layer < len(table.costs) for stage in table.stages for layer in stage.layers):
+            raise InputError(f"{where}: damaged cost table (a stage has layers that are not there)")
         return table
+
+
+def read_cost_table(path: Path) -> CostTable:
+    """Read a cost table.
+
+    Raises
+    ------
+    InputError
+        The file can not be read, or is no cost table.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cost table {path}: can not be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"cost table {path}: expected a cost table (JSON): {error}") from None
+    return CostTable.from_json(data, f"cost table {path}")
 
 
 def _cost(data: dict[str, Any]) -> Cost:

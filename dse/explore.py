@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dse import costing
 from dse.answer import choose, disagreements, explain
 from dse.config import Experiment
 from dse.costs import CostTable
@@ -19,10 +21,6 @@ from dse.measuring import Measurements, Trial
 from dse.planning import Planner, check_solver, find_plans, search_limits
 from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins, wanted_slots
-from dse.profiling.analytic import predict as predict_costs
-from dse.profiling.cache import ProfileCache
-from dse.profiling.measured import profile as measure_costs
-from dse.profiling.options import ProfileOptions
 from dse.progress import Progress, SilentProgress
 from dse.record import write_failure, write_inputs, write_measurements, write_result, write_trace
 from dse.reports.html import write_report
@@ -132,51 +130,14 @@ def join(experiment: Experiment, file: ModelFile, graph: LayerGraph) -> Subject:
 
 def find_costs(subject: Subject, progress: Progress) -> CostTable:
     """Read, measure or predict what each layer costs on each slot."""
-    section = subject.experiment.profile
-    if section.costs is not None:
-        return read_costs(section.costs, subject)
-    if section.method == "analytic" or (section.method == "auto" and not subject.here):
-        table = predict_costs(subject.graph, subject.platform)
-        return replace(table, model_hash=subject.file.sha256)
-    folder = subject.experiment.cache_dir
-    options = ProfileOptions(
-        precision=section.precision,
-        budget_s=ProfileOptions().budget_s if section.budget_s is None else section.budget_s,
-        min_rounds=section.min_samples,
-        max_rounds=max(ProfileOptions().max_rounds, section.min_samples),
-        seed=subject.experiment.seed,
-        method=section.method,
-        load=section.load,
-        refresh=section.refresh,
-    )
-    return measure_costs(
+    return costing.find_costs(
+        subject.experiment,
         subject.file,
         subject.graph,
-        replace(subject.platform, origin="detected") if subject.here else subject.platform,
-        options,
-        ProfileCache.default() if folder is None else ProfileCache(folder),
-        progress,
+        subject.platform,
+        here=subject.here,
+        progress=progress,
     )
-
-
-def read_costs(path: Path, subject: Subject) -> CostTable:
-    """Read a saved cost table and check that it is for this model."""
-    import json
-
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cost table {path}: can not be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"cost table {path}: not JSON: {error}") from None
-    table = CostTable.from_json(data, str(path))
-    if table.model_hash != subject.file.sha256:
-        raise InputError(
-            f"cost table {path} is for model {table.model_name} (sha256 {table.model_hash[:12]}...), "
-            f"not for {subject.file.path} ({subject.file.sha256[:12]}...): "
-            "measure this one with 'dse profile'"
-        )
-    return table
 
 
 def make_problem(
@@ -260,14 +221,29 @@ def _keep_stages(folder: RunFolder, stager: Stager, result: RunResult) -> dict[s
     return kept
 
 
-def profile(experiment: Experiment, progress: Progress | None = None) -> tuple[Subject, CostTable]:
-    """Measure (or predict) what each layer costs, nothing more."""
+def profile(
+    experiment: Experiment, progress: Progress | None = None, spans: Sequence[str] = ()
+) -> tuple[Subject, CostTable]:
+    """Measure (or predict) what each layer costs, and what spans of layers cost as stages; nothing more.
+
+    Parameters
+    ----------
+    spans
+        Each ``FROM:TO``; see ``dse.costing.measure_stages``.
+    """
     import tempfile
 
+    progress = progress or SilentProgress()
     with tempfile.TemporaryDirectory(prefix="dse-profile-") as work:
-        progress = progress or SilentProgress()
         subject = load(experiment, Path(work), progress)
-        return subject, find_costs(subject, progress)
+        for span in spans:  # faults are told before anything is measured
+            costing.span_layers(subject.graph, span)
+        table = find_costs(subject, progress)
+        if spans:
+            parts = (experiment, subject.file, subject.graph, subject.platform)
+            stages = costing.measure_stages(*parts, spans, progress)
+            table = replace(table, stages=(*table.stages, *stages))
+        return subject, table
 
 
 def search(experiment: Experiment, progress: Progress | None = None) -> RunResult:

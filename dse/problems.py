@@ -16,6 +16,7 @@ from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.platforms import Platform, Slot
 from solvers import mapping as solver_mapping
 from solvers import problem as solver_problem
+from solvers.evaluate import stage_memory_bytes
 
 if TYPE_CHECKING:
     from dse.config import Pin
@@ -234,6 +235,11 @@ def build_problem(
         flows=_flows(graph),
         constants=_constants(graph),
         overhead_ns=np.array([costs.overhead_ns[column] for column in columns], np.int64),
+        stage_times=tuple(
+            solver_problem.StageTime(frozenset(stage.layers), slots.index(stage.slot), stage.median_ns)
+            for stage in costs.stages
+            if stage.median_ns is not None and stage.slot in slots
+        ),
         setup_ns=setup,
         bandwidth_bytes_per_s=bandwidth,
         overlap=platform.overlap,
@@ -252,6 +258,23 @@ def build_problem(
         idle_power_mw=sum(cluster.idle_power_mw or 0 for cluster in platform.clusters),
         objective=wishes.objective,
     )
+
+
+def stage_memory(graph: LayerGraph, layers: Sequence[int]) -> tuple[int, int]:
+    """Return the bytes of a stage's constants, and the most bytes of tensors alive at a time."""
+    n_layers = len(graph.layers)
+    problem = solver_problem.Problem(
+        cost_ns=np.zeros((n_layers, 1), np.int64),
+        supported=np.ones((n_layers, 1), np.bool_),
+        slots=(solver_problem.Slot(0, 1),),
+        cluster_sizes=(1,),
+        flows=_flows(graph),
+        constants=_constants(graph),
+        queue_depth=0,
+    )
+    inside = set(layers)
+    weights = sum(one.n_bytes for one in problem.constants if inside & set(one.users))
+    return weights, stage_memory_bytes(problem, sorted(inside)) - weights
 
 
 def problem_slots(platform: Platform, costs: CostTable) -> tuple[Slot, ...]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dse.config import Experiment, load_experiment
+from dse.costing import read_costs
 from dse.errors import InputError, PlatformError
-from dse.explore import Subject, conclude, load, make_problem, read_costs
+from dse.explore import Subject, conclude, load, make_problem
 from dse.files import write_json
 from dse.learning import summarise
 from dse.mapping_file import MappingFile, read_mapping
@@ -87,7 +88,7 @@ def _experiment(request: Request) -> Experiment:
 def _measure(
     subject: Subject, folder: Path, content: MappingFile, work: Path, progress: Progress
 ) -> RunResult:
-    costs = read_costs(folder / "costs.json", subject)
+    costs = read_costs(folder / "costs.json", subject.file)
     problem, slots, pins = make_problem(subject, costs)
     planner = Planner(problem, subject.platform, slots, pins)
     _check_mapping(subject, content)

@@ -48,6 +48,7 @@ LAYERS: dict[str, int] = {
     "dse.learning": 6,
     "dse.rounds": 6,
     "dse.record": 6,
+    "dse.costing": 6,
     "dse.cutting": 6,
     "dse.parting": 6,
     "dse.shaping": 4,

@@ -24,6 +24,7 @@ Examples:
 MERGE_EPILOG = """\b
 Examples:
   dse costs merge big4.json little.json -o board.json
+  dse profile merge big4.json little.json -o board.json     (the same)
   dse search --model face.tflite --platform board.yaml --set profile.costs=board.json
 """
 LEARN_EPILOG = """\b
@@ -90,7 +91,7 @@ def import_(
     _tell(terminal, table, output, found)
 
 
-@costs.command(epilog=MERGE_EPILOG)
+@click.command(epilog=MERGE_EPILOG)
 @click.argument("tables", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--output", "-o", required=True, type=click.Path(path_type=Path), help="The merged table.")
 @output_options
@@ -99,12 +100,16 @@ def merge(terminal: Terminal, tables: tuple[Path, ...], output: Path) -> None:
 
     A slot that occurs again replaces the earlier column.
     """
+    from dse.costs import read_cost_table
     from dse.files import write_json
     from dse.profiling.importers import merge_tables
 
-    merged = merge_tables([_load(path) for path in tables])
+    merged = merge_tables([read_cost_table(path) for path in tables])
     write_json(output, merged.to_json())
     _tell(terminal, merged, output, None)
+
+
+costs.add_command(merge)
 
 
 @costs.command(epilog=LEARN_EPILOG)
@@ -125,27 +130,13 @@ def learn(terminal: Terminal, examples: tuple[str, ...], model: Path, output: Pa
     Tells how far such predictions were off for each example when it was left out, and which layers
     are unlike all examples. Needs scikit-learn: pip install 'tflite-dse[learned]'.
     """
-    import dataclasses
-
+    from dse.costing import learned_costs
     from dse.files import write_json
     from dse.flatbuffer.layers import build_graph
     from dse.flatbuffer.reader import read_model
-    from dse.profiling.learned import Predictor, examples_of
 
-    pairs = []
-    for text in examples:
-        path, sign, costs_path = text.rpartition("=")
-        if not sign or not path:
-            raise click.UsageError(f"--example: expected MODEL=COSTS such as a.tflite=a.json, got {text!r}")
-        pairs.append(_pair(Path(path), Path(costs_path)))
-    slots = [slot for slot in pairs[0][1].slots if all(slot in known.slots for _, known in pairs)]
-    if not slots:
-        raise click.UsageError("--example: the cost tables have no slot in common")
-    lessons = {slot: [e for pair in pairs for e in examples_of(*pair, slot)] for slot in slots}
-    first = pairs[0][1]
-    predictor = Predictor(lessons, links=first.links, platform_name=first.platform_name)
     file = read_model(model)
-    table = dataclasses.replace(predictor.predict(build_graph(file)), model_hash=file.sha256)
+    table = learned_costs(file, build_graph(file), list(map(example_paths, examples)))
     write_json(output, table.to_json())
     told = {"validation": table.conditions["validation"], "outside": table.conditions["outside_range"]}
     lines = [f"cost table: {output} (predicted)"]
@@ -160,19 +151,12 @@ def learn(terminal: Terminal, examples: tuple[str, ...], model: Path, output: Pa
     terminal.result("\n".join(lines), {"output": str(output), **told})
 
 
-def _pair(path: Path, table: Path) -> tuple[Any, CostTable]:
-    """Read a model and its cost table, and check that they belong together."""
-    from dse.errors import InputError
-    from dse.flatbuffer.layers import build_graph
-    from dse.flatbuffer.reader import read_model
-
-    file, costs_of = read_model(path), _load(table)
-    graph = build_graph(file)
-    if len(graph.layers) != len(costs_of.costs) or costs_of.model_hash not in ("", file.sha256):
-        raise InputError(f"{table}: this cost table is of {costs_of.model_name}, not of {path}")
-    if not costs_of.measured:
-        raise InputError(f"{table}: expected measured costs to learn from, these are predicted")
-    return graph, costs_of
+def example_paths(text: str) -> tuple[Path, Path]:
+    """Split ``MODEL=COSTS``."""
+    model, sign, table = text.rpartition("=")
+    if not sign or not model:
+        raise click.UsageError(f"--example: expected MODEL=COSTS such as a.tflite=a.json, got {text!r}")
+    return Path(model), Path(table)
 
 
 def _read(tool: str, profile: Path, model: Any, graph: Any, columns: tuple[str, ...]) -> Imported:
@@ -197,21 +181,6 @@ def _slot(text: str) -> Any:
     if not (threads.isdecimal() and int(threads) > 0 and cluster.strip()):
         raise click.UsageError(f"--slot: expected threads and cluster such as '4 big', got {text!r}")
     return Slot(cluster.strip(), int(threads))
-
-
-def _load(path: Path) -> CostTable:
-    import json
-
-    from dse.costs import CostTable
-    from dse.errors import InputError
-
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: can not be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{path}: expected a cost table (JSON): {error}") from None
-    return CostTable.from_json(data, str(path))
 
 
 def _tell(terminal: Terminal, table: CostTable, output: Path, found: Imported | None) -> None:

@@ -283,6 +283,24 @@ def _endpoint(text: str) -> tuple[str, str]:
     return network, tensor
 
 
+def _absolute(profile: ProfileSection, base: Path) -> ProfileSection:
+    """Let the paths of a section count from a folder."""
+
+    def full(path: Path) -> Path:
+        return (base / path).absolute()
+
+    return profile.model_copy(
+        update={
+            "costs": None if profile.costs is None else full(profile.costs),
+            "reuse": tuple(map(full, profile.reuse)),
+            "examples": tuple(
+                one.model_copy(update={"model": full(one.model), "costs": full(one.costs)})
+                for one in profile.examples
+            ),
+        }
+    )
+
+
 def to_experiment(
     section: ExperimentSection,
     *,
@@ -297,9 +315,7 @@ def to_experiment(
     They become absolute, so that the resolved form means the same in any folder.
     """
     model = to_model(section, base)
-    profile = section.profile
-    if profile.costs is not None:
-        profile = profile.model_copy(update={"costs": (base / profile.costs).absolute()})
+    profile = _absolute(section.profile, base)
     return Experiment(
         model=model,
         platform=platform,

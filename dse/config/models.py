@@ -307,14 +307,26 @@ class NetworkLinkSection(Section):
     reshape: bool = Field(False, description="The shapes differ, the number of elements does not.")
 
 
+class ExampleSection(Section):
+    """A model and its measured cost table, to learn from."""
+
+    model: PathText
+    costs: PathText
+
+
 class ProfileSection(Section):
     """What each layer costs on each slot."""
 
-    method: Literal["auto", "in_situ", "extracted", "analytic"] = Field(
+    method: Literal["auto", "in_situ", "extracted", "analytic", "learned"] = Field(
         "auto",
         description="in_situ: time layers inside the whole model with the runtime's profiler; extracted: "
-        "each layer as a model of its own; analytic: predict from the described peaks; auto: on this "
-        "machine in situ, and extracted what is not resolved there; elsewhere analytic.",
+        "each layer as a model of its own; analytic: predict from the described peaks; learned: predict "
+        "from examples; auto: on this machine in situ, and extracted what is not resolved there; "
+        "elsewhere analytic.",
+    )
+    examples: tuple[ExampleSection, ...] = Field((), description="What method learned learns from.")
+    reuse: tuple[PathText, ...] = Field(
+        (), description="Saved cost tables that supply what they can; only the rest is measured."
     )
     load: Literal["isolated", "loaded"] = Field(
         "isolated", description="loaded: all cores outside of the slot run the model too."

@@ -8,7 +8,6 @@ The second shows when the same two stages run on the receiver's core alone.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,7 +75,7 @@ def _times(runner: LaneRunner, in_flight: int | None = None) -> Array:
 
 
 def _median(values: Array) -> int:
-    return round(statistics.median(values.tolist()))
+    return int(np.median(values))
 
 
 def main() -> None:

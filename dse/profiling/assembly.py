@@ -75,7 +75,6 @@ def precision_reached(graph: LayerGraph, costs: tuple[tuple[Cost, ...], ...], as
         "n_within": n_within,
         "median": round(sorted(reached.values())[len(reached) // 2], 4) if reached else None,
         "worst": round(max(reached.values()), 4) if reached and len(reached) == len(n_all) else None,
-        "stopped_by": "precision" if n_within == len(n_all) else "budget or number of rounds",
     }
 
 

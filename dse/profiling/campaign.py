@@ -20,7 +20,7 @@ from dse.profiling.cache import Journal
 from dse.profiling.calm import CalmWatch, precise_enough
 from dse.profiling.inside_run import InsideRun, is_piece
 from dse.profiling.options import ProfileOptions
-from dse.profiling.slot_worker import SlotWorker, Visit
+from dse.profiling.slot_worker import Loaded, SlotWorker, Visit
 from dse.profiling.stats import median
 from dse.progress import Task
 from dse.units import NS_PER_S
@@ -28,6 +28,7 @@ from dse.units import NS_PER_S
 MAX_RUNS_PER_VISIT = 16
 SLOW_RUN_NS = 200_000_000
 REQUEST_NS = NS_PER_S // 2
+GROWN = "grown bytes"  # note of a journal, by slot: how much loading a subject made the process grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class Campaign:
         Keeps the other cores busy while a slot has its turn.
     budget_s
         Instead of that of the options.
+    stopped_by
+        What ended it: ``precision`` (everything is as precise as was asked), ``budget`` or ``rounds``.
     """
 
     workers: Mapping[Slot, SlotWorker]
@@ -91,6 +94,7 @@ class Campaign:
     inside: InsideRun | None = None
     background: Background | None = None
     budget_s: float | None = None
+    stopped_by: str = "precision"
     _estimate_ns: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def run(self, subjects: Sequence[Subject], always: Sequence[Subject] = ()) -> None:
@@ -114,6 +118,10 @@ class Campaign:
             now = time.monotonic()
             self._run_batch(members, now + max(0.0, deadline - now) * len(members) / left)
             left -= len(members)
+        every = (*always, *subjects)
+        short = [s.name for s in every for slot in self.workers if not self._done(slot, s.name)]
+        if short or (self.inside is not None and any(self.inside.todo(slot) for slot in self.workers)):
+            self.stopped_by = "budget" if time.monotonic() > deadline else "rounds"
         if self.inside is not None:
             self.inside.finish()
         for slot in self.workers:
@@ -135,8 +143,14 @@ class Campaign:
         batch = [subject for subject in batch if subject.name in paths]
         try:
             for slot, worker in self.workers.items():
-                for subject in batch:
-                    self._load(slot, worker, subject, paths[subject.name])
+                grown = {
+                    subject.name: loaded.grown_bytes
+                    for subject in batch
+                    if (loaded := self._load(slot, worker, subject, paths[subject.name])) is not None
+                }
+                if grown:
+                    known = self.journal.extra.get(f"{GROWN} {slot}", {})
+                    self.journal.note(f"{GROWN} {slot}", {**known, **grown})
                 worker.check_affinity()
             self._run_rounds([subject.name for subject in batch], deadline)
             for worker in self.workers.values():
@@ -159,16 +173,17 @@ class Campaign:
             return None
         return path
 
-    def _load(self, slot: Slot, worker: SlotWorker, subject: Subject, path: Path) -> None:
+    def _load(self, slot: Slot, worker: SlotWorker, subject: Subject, path: Path) -> Loaded | None:
         name = subject.name
         if self._done(slot, name):
-            return
+            return None
         loaded = worker.load(name, path, subject.values)
         if isinstance(loaded, str):
             self.journal.refuse(str(slot), name, loaded)
             self.task.advance(1, f"{name}: refused on {slot}")
-            return
+            return None
         self._estimate_ns[str(slot), name] = max(1, loaded.second_ns)
+        return loaded
 
     def _run_rounds(self, names: Sequence[str], deadline: float) -> None:
         # Not cryptography: the order only has to be spread and repeatable.

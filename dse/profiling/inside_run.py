@@ -10,7 +10,7 @@ from dse.profiling.cache import Journal
 from dse.profiling.calm import precise_enough
 from dse.profiling.options import ProfileOptions
 from dse.profiling.slot_worker import Piece, SlotWorker
-from dse.profiling.stats import middle_mean
+from dse.profiling.stats import median, middle_mean, reached_precision
 
 TOTAL = "inside"
 VISIT_SHARE = 5  # a visit to the whole model may last this many times a visit to a layer
@@ -95,8 +95,23 @@ class InsideRun:
         """Note that no more is to be measured on a slot when it is precise enough."""
         record = self.journal.record(str(slot), TOTAL)
         n_runs = len(record.visits) * self._n_runs.get(slot, 0)
-        if self.todo(slot) and n_runs >= FEWEST_RUNS_IN_ALL and precise_enough(record, self.options):
+        if (
+            self.todo(slot)
+            and n_runs >= FEWEST_RUNS_IN_ALL
+            and precise_enough(record, self.options)
+            and self._typical_precision(slot) <= self.options.precision
+        ):
             self.journal.finish(str(slot), [TOTAL], self.options.precision)
+
+    def _typical_precision(self, slot: Slot) -> float:
+        """Return the relative half-width of the pieces' intervals, weighted by their time."""
+        spread = total = 0.0
+        for position in range(len(known_pieces(self.journal, slot))):
+            visits = self.journal.record(str(slot), piece_name(position)).used_visits
+            weight = sum(median(visit) for visit in visits) / len(visits)
+            spread += weight * (reached_precision(visits) or 0.0)
+            total += weight
+        return spread / total if total else 0.0
 
     def finish(self) -> None:
         """Note that no more is to be measured: the budget is spent."""

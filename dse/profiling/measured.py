@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dse import conditions
 from dse.costs import CostTable, WholeCost
 from dse.errors import DeviceError, PlatformError
-from dse.graph import LayerGraph
+from dse.graph import Layer, LayerGraph
 from dse.platforms import Platform, Slot
 from dse.profiling.assembly import layer_cost, precision_reached, resolutions, unresolved_layers
 from dse.profiling.background import Background
@@ -25,6 +25,7 @@ from dse.profiling.inside_run import TOTAL, InsideRun
 from dse.profiling.layer_models import capture_numbers, layer_subjects, subject_of
 from dse.profiling.links import links_from_json, measure_links
 from dse.profiling.options import ProfileOptions
+from dse.profiling.reuse import Known
 from dse.profiling.slot_worker import SlotWorker
 from dse.profiling.stats import median
 from dse.profiling.tiny import tiny_model
@@ -48,6 +49,18 @@ class _Study:
     platform: Platform
     options: ProfileOptions
     progress: Progress
+    known: Known
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Slots on which something is left to measure."""
+        n_layers = len(self.graph.layers)
+        return tuple(slot for slot in self.platform.slots if self.known.missing(slot, n_layers))
+
+    @property
+    def measures_links(self) -> bool:
+        """Whether hand-overs are measured."""
+        return self.options.links and not self.platform.links and not self.known.links(self.platform)
 
 
 def profile(
@@ -57,6 +70,7 @@ def profile(
     options: ProfileOptions | None = None,
     cache: ProfileCache | None = None,
     progress: Progress | None = None,
+    known: Sequence[CostTable] = (),
 ) -> CostTable:
     """Measure a model, layer by layer and as a whole, on every slot of this machine.
 
@@ -78,6 +92,8 @@ def profile(
         Where measurements are kept; None keeps none.
     progress
         Where to tell how far it is.
+    known
+        Measured tables of this model: what they supply is not measured.
 
     Returns
     -------
@@ -97,12 +113,13 @@ def profile(
         The cache can not be written.
     """
     options = options or ProfileOptions()
-    study = _Study(file, graph, platform, options, progress or SilentProgress())
+    study = _Study(file, graph, platform, options, progress or SilentProgress(), Known(tuple(known)))
     check_measurable(platform)
     key = cache_key(file.sha256, platform, options)
     with Journal() if cache is None else cache.open(key, refresh=options.refresh) as journal:
-        _measure(study, journal)
-        return _table(study, journal)
+        if study.slots or study.measures_links:
+            _measure(study, journal)
+        return study.known.fill(_table(study, journal), platform.slots)
 
 
 def check_measurable(platform: Platform) -> None:
@@ -157,10 +174,11 @@ def _measure(study: _Study, journal: Journal) -> None:
     busy_before = _cpu_seconds()
     with tempfile.TemporaryDirectory(prefix="tflite-dse-profile-") as name:
         folder = Path(name)
-        if study.options.links and "links" not in journal.extra:
+        if study.measures_links and "links" not in journal.extra:
             fits = measure_links(study.platform, folder, study.options.timeout_s)
             journal.note("links", [fit.to_json() for fit in fits])
-        _run_campaign(study, journal, folder)
+        if study.slots:
+            _run_campaign(study, journal, folder)
     after = conditions.snapshot(cores)
     change = conditions.drift(before, after, own_busy_s=_cpu_seconds() - busy_before)
     journal.note(
@@ -177,7 +195,7 @@ def _measure(study: _Study, journal: Journal) -> None:
 
 
 def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
-    slots = study.platform.slots
+    slots = study.slots
     always = (
         Subject(WHOLE, study.file.n_bytes, path=study.file.path),
         Subject(OVERHEAD, 0, build=tiny_model),
@@ -190,6 +208,8 @@ def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
             )
             for i, slot in enumerate(slots)
         }
+        for worker in workers.values():
+            worker.settle(folder)
         _load_whole(study, journal, workers)
         background = None
         if study.options.load == "loaded":
@@ -210,27 +230,34 @@ def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
         share = round(available * MEMORY_SHARE / len(slots))
         campaign = Campaign(workers, journal, study.options, folder, task, share, inside, background)
         campaign.run(subjects, always)
+        journal.note("stopped by", campaign.stopped_by)
 
 
 def _subjects_left(study: _Study, journal: Journal, folder: Path) -> tuple[Subject, ...]:
     """Return the layers that the profiler does not resolve, as models of their own."""
-    found = _resolutions(study, journal)
-    unresolved = unresolved_layers(study.graph, found)
+    unresolved = _unresolved(study, journal)
     if not unresolved:
         return ()
     if study.options.method == "in_situ":
-        reasons = {resolution.reason for resolution in found.values() if resolution.reason}
+        reasons = {found.reason for found in _resolutions(study, journal).values() if found.reason}
         raise DeviceError(
             f"{study.file.path}: {len(unresolved)} of {len(study.graph.layers)} layers can not be timed"
             f" inside the model ({'; '.join(sorted(reasons))}); use the method 'auto' or 'extracted'"
         )
     numbers = capture_numbers(study.file, study.graph, folder, study.options.seed)
-    wanted = {subject_of(study.graph, layer) for layer in unresolved}
-    return tuple(s for s in layer_subjects(study.file, study.graph, numbers) if s.name in wanted)
+    names = {subject_of(study.graph, layer) for layer in unresolved}
+    return tuple(s for s in layer_subjects(study.file, study.graph, numbers) if s.name in names)
+
+
+def _unresolved(study: _Study, journal: Journal) -> tuple[Layer, ...]:
+    """Return the layers that have to be models of their own, of those that are not known."""
+    wanted = {layer for slot in study.slots for layer in study.known.missing(slot, len(study.graph.layers))}
+    layers = unresolved_layers(study.graph, _resolutions(study, journal))
+    return tuple(layer for layer in layers if layer.index in wanted)
 
 
 def _resolutions(study: _Study, journal: Journal) -> dict[Slot, Resolution]:
-    return resolutions(study.file.model, study.graph, study.platform.slots, journal, study.options)
+    return resolutions(study.file.model, study.graph, study.slots, journal, study.options)
 
 
 def _load_whole(study: _Study, journal: Journal, workers: Mapping[Slot, SlotWorker]) -> None:
@@ -254,20 +281,20 @@ def slot_cores(platform: Platform, slot: Slot) -> tuple[int, ...]:
 
 
 def _complete(study: _Study, journal: Journal) -> bool:
-    if study.options.links and "links" not in journal.extra:
+    if study.measures_links and "links" not in journal.extra:
         return False
     inside = () if study.options.method == "extracted" else (TOTAL,)
-    alone = unresolved_layers(study.graph, _resolutions(study, journal))
+    alone = _unresolved(study, journal)
     names = (*inside, WHOLE, OVERHEAD, *(subject_of(study.graph, layer) for layer in alone))
     return all(
         journal.record(str(slot), name).satisfies(study.options.precision)
-        for slot in study.platform.slots
+        for slot in study.slots
         for name in names
     )
 
 
 def _table(study: _Study, journal: Journal) -> CostTable:
-    slots = study.platform.slots
+    slots = study.slots
     empty = [journal.record(str(slot), OVERHEAD).samples_ns for slot in slots]
     overheads = tuple(median(samples) if samples else 0 for samples in empty)
     found = _resolutions(study, journal)
@@ -278,7 +305,7 @@ def _table(study: _Study, journal: Journal) -> CostTable:
         )
         for layer in study.graph.layers
     )
-    measured_links = journal.extra.get("links") if study.options.links else None
+    measured_links = journal.extra.get("links") if study.measures_links else None
     return CostTable(
         model_hash=study.file.sha256,
         model_name=study.graph.name,
@@ -287,7 +314,9 @@ def _table(study: _Study, journal: Journal) -> CostTable:
         costs=costs,
         overhead_ns=overheads,
         whole=tuple(_whole(journal, slot) for slot in slots),
-        links=study.platform.links or links_from_json(measured_links or ()),
+        links=study.platform.links
+        or study.known.links(study.platform)
+        or links_from_json(measured_links or ()),
         conditions={
             "method": study.options.method,
             "load": study.options.load,
@@ -304,7 +333,10 @@ def _table(study: _Study, journal: Journal) -> CostTable:
             "kernels": study.options.kernels,
             "platform_fingerprint": study.platform.fingerprint,
             "slot_cores": {str(slot): list(slot_cores(study.platform, slot)) for slot in slots},
-            "precision": precision_reached(study.graph, costs, study.options.precision),
+            "precision": {
+                **precision_reached(study.graph, costs, study.options.precision),
+                "stopped_by": journal.extra.get("stopped by", "nothing was left to measure"),
+            },
             "n_visits": journal.n_visits[0],
             "n_disturbed_visits": journal.n_visits[1],
             "links": measured_links,

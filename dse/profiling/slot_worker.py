@@ -11,10 +11,13 @@ from typing import Any
 
 from dse.devices.child import Child
 from dse.errors import AffinityError, ChildDiedError, ChildTimeoutError, RuntimeRefusedError
+from dse.files import write_bytes
 from dse.platforms import Slot
 from dse.profiling.options import ProfileOptions
+from dse.profiling.tiny import tiny_model
 
 Visit = tuple[str, int, int]
+SETTLING = "settling"
 _DEATHS = (ChildDiedError, ChildTimeoutError)
 
 
@@ -27,7 +30,7 @@ class Loaded:
     second_ns
         Time of the second invocation: a first estimate.
     grown_bytes
-        By how much the largest resident size of the process grew.
+        By how much the process grew at its peak.
     """
 
     second_ns: int
@@ -83,7 +86,6 @@ class SlotWorker:
         self._options = options
         self._resident: dict[str, tuple[Path, Mapping[int, Path]]] = {}
         self._inside: Path | None = None
-        self._rss_bytes = 0
         self.versions: dict[str, Any] = {}
         self._child = self._start()
 
@@ -111,6 +113,13 @@ class SlotWorker:
         except _DEATHS as error:
             self._restart()
             return f"the runtime's process died twice: {error}"
+
+    def settle(self, folder: Path) -> None:
+        """Run a model that does nothing: what the runtime loads once is no model's memory."""
+        path = folder / f"{SETTLING}.tflite"
+        write_bytes(path, tiny_model())
+        self.load(SETTLING, path)
+        self.unload([SETTLING])
 
     def time(self, visits: Sequence[Visit]) -> tuple[dict[str, list[int]], dict[str, str]]:
         """Time models in the order given.
@@ -232,7 +241,6 @@ class SlotWorker:
         except BaseException:
             child.kill()
             raise
-        self._rss_bytes = int(self.versions["rss_bytes"])
         if tuple(self.versions["cores"]) != tuple(sorted(self.cores)):
             child.kill()
             raise AffinityError(
@@ -267,9 +275,7 @@ class SlotWorker:
             doing=f"loading {name}",
         )
         self._resident[name] = (path, values)
-        peak = int(answer["peak_rss_bytes"])
-        grown, self._rss_bytes = peak - self._rss_bytes, peak
-        return Loaded(int(answer["second_ns"]), grown)
+        return Loaded(int(answer["second_ns"]), int(answer["grown_bytes"]))
 
     def _load_inside(self, path: Path) -> Loaded:
         request = {

@@ -9,17 +9,18 @@ import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dse import conditions
+from dse.costs import StageCost
 from dse.errors import InputError
 from dse.graph import LayerGraph
 from dse.platforms import Platform, Slot
+from dse.problems import stage_memory
 from dse.profiling.cache import Journal, ProfileCache
-from dse.profiling.campaign import Campaign, Subject
+from dse.profiling.campaign import GROWN, Campaign, Subject
 from dse.profiling.layer_models import capture_numbers, cut_out, live_inputs
 from dse.profiling.measured import MEMORY_SHARE, cache_key, check_measurable, slot_cores
 from dse.profiling.options import ProfileOptions
@@ -33,28 +34,6 @@ if TYPE_CHECKING:
 Span = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SpanCost:
-    """What a stage costs on a slot, the invocation included.
-
-    Parameters
-    ----------
-    median_ns
-        None when the slot can not run it.
-    samples_ns
-        Raw samples.
-    interval_ns
-        Confidence interval (95 %) of the median, when there were enough visits.
-    reason
-        Why it can not be run, else empty.
-    """
-
-    median_ns: int | None
-    samples_ns: tuple[int, ...] = ()
-    interval_ns: tuple[int, int] | None = None
-    reason: str = ""
-
-
 def measure_spans(
     file: ModelFile,
     graph: LayerGraph,
@@ -63,7 +42,7 @@ def measure_spans(
     options: ProfileOptions | None = None,
     cache: ProfileCache | None = None,
     progress: Progress | None = None,
-) -> dict[tuple[Span, Slot], SpanCost]:
+) -> dict[tuple[Span, Slot], StageCost]:
     """Measure sets of layers as stages, interleaved in random order.
 
     Parameters
@@ -107,7 +86,7 @@ def measure_spans(
         ]
         if missing:
             _measure(file, graph, platform, missing, options, journal, progress or SilentProgress())
-        return {(span, slot): _cost(journal, span, slot) for span, slot in pairs}
+        return {(span, slot): _cost(graph, journal, span, slot) for span, slot in pairs}
 
 
 def _measure(
@@ -131,6 +110,7 @@ def _measure(
             worker = stack.enter_context(
                 SlotWorker(slot, slot_cores(platform, slot), folder / f"slot{slots.index(slot)}.log", options)
             )
+            worker.settle(folder)
             subjects = [
                 Subject(
                     _name(span),
@@ -146,11 +126,22 @@ def _measure(
             campaign.run(subjects)
 
 
-def _cost(journal: Journal, span: Span, slot: Slot) -> SpanCost:
+def _cost(graph: LayerGraph, journal: Journal, span: Span, slot: Slot) -> StageCost:
     record = journal.record(str(slot), _name(span))
+    weights, arena = stage_memory(graph, span)
     if record.refused or not record.visits:
-        return SpanCost(None, reason=record.refused or "not measured")
-    return SpanCost(median(record.samples_ns), record.samples_ns, visit_interval(record.used_visits))
+        reason = record.refused or "not measured"
+        return StageCost(span, slot, None, reason=reason, weight_bytes=weights, arena_bytes=arena)
+    return StageCost(
+        span,
+        slot,
+        median(record.samples_ns),
+        record.samples_ns,
+        visit_interval(record.used_visits),
+        weight_bytes=weights,
+        arena_bytes=arena,
+        peak_rss_bytes=journal.extra.get(f"{GROWN} {slot}", {}).get(_name(span)),
+    )
 
 
 def _name(span: Span) -> str:

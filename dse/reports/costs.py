@@ -9,10 +9,11 @@ from dse.costs import CostTable
 from dse.graph import LayerGraph
 from dse.platforms import Slot
 from dse.reports.console import WIDTH, shorten
-from dse.units import format_ns
+from dse.units import format_bytes, format_ns
 
 MAX_LAYERS = 15
 MAX_SLOTS = 5
+HOW = {"in_situ": "in", "extracted": "ex", "imported": "im", "analytic": "an", "learned": "le"}
 
 
 def costs_text(graph: LayerGraph, costs: CostTable, *, every: bool = False) -> str:
@@ -31,18 +32,62 @@ def costs_text(graph: LayerGraph, costs: CostTable, *, every: bool = False) -> s
         numbers = sorted(numbers, key=lambda n: -_largest(costs, n))[:MAX_LAYERS]
         lines.append(f"the {MAX_LAYERS} costliest layers (--layers shows all {len(graph.layers)}):")
     heads = [shorten(str(costs.slots[column]), 9) for column in columns]
-    room = WIDTH - 6 - 10 * len(columns)
-    lines.append(f"{'layer':>5} {'operator, name':<{room}}" + "".join(f"{head:>10}" for head in heads))
+    room = WIDTH - 9 - 10 * len(columns)
+    lines.append(f"{'layer':>5}    {'operator, name':<{room}}" + "".join(f"{head:>10}" for head in heads))
     for number in numbers:
         layer = graph.layers[number]
         cells = [costs.costs[number][column].median_ns for column in columns]
         texts = ["-" if cell is None else format_ns(cell) for cell in cells]
         name = shorten(f"{layer.op} {layer.name}", room)
-        lines.append(f"{number:>5} {name:<{room}}" + "".join(f"{text:>10}" for text in texts))
+        how = {HOW[cost.source] for cost in costs.costs[number] if cost.median_ns is not None}
+        mark = next(iter(how)) if len(how) == 1 else "*" if how else "-"
+        lines.append(f"{number:>5} {mark:<2} {name:<{room}}" + "".join(f"{text:>10}" for text in texts))
+    lines.append(_legend(costs))
     hidden = len(costs.slots) - len(columns)
     if hidden:
         lines.append(f"{hidden} more slots are in the cost table (--output FILE or --json)")
+    lines += _stages(costs)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _legend(costs: CostTable) -> str:
+    words = {
+        "in_situ": "in: inside the whole model",
+        "extracted": "ex: as a model of its own",
+        "imported": "im: imported",
+        "analytic": "an: predicted from peaks",
+        "learned": "le: learned from examples",
+    }
+    used = dict.fromkeys(c.source for row in costs.costs for c in row if c.median_ns is not None)
+    return "; ".join(words[source] for source in used) + ("; *: differs by slot" if len(used) > 1 else "")
+
+
+def _stages(costs: CostTable) -> list[str]:
+    """Return a line per measured stage, beside the sum of its layers."""
+    if not costs.stages:
+        return []
+    lines = [
+        "",
+        f"{'measured as one stage':<24} {'time':>9} {'within':>7} {'its layers':>11} {'weights':>9} "
+        f"{'arena':>8} {'peak RSS':>9}",
+    ]
+    for stage in costs.stages:
+        slot = costs.slots.index(stage.slot) if stage.slot in costs.slots else None
+        medians = [] if slot is None else [costs.calibrated_ns[layer][slot] for layer in stage.layers]
+        total = None if slot is None or None in medians else sum(value or 0 for value in medians)
+        text = f"{stage.layers[0]}:{stage.layers[-1]} on {stage.slot}"
+        if stage.median_ns is None:
+            lines.append(shorten(f"{text}: not supported: {stage.reason}", WIDTH))
+            continue
+        low, high = stage.interval_ns or (0, 0)
+        within = f"{(high - low) / (2 * stage.median_ns):.1%}" if stage.interval_ns else "?"
+        lines.append(
+            f"{shorten(text, 24):<24} {format_ns(stage.median_ns):>9} {within:>7} "
+            f"{'-' if total is None or slot is None else format_ns(total + costs.overhead_ns[slot]):>11} "
+            f"{format_bytes(stage.weight_bytes):>9} {format_bytes(stage.arena_bytes):>8} "
+            f"{'?' if stage.peak_rss_bytes is None else format_bytes(stage.peak_rss_bytes):>9}"
+        )
+    return lines
 
 
 def trust_lines(costs: CostTable) -> list[str]:
@@ -64,6 +109,10 @@ def trust_lines(costs: CostTable) -> list[str]:
             + ("" if precision["median"] is None else f" (median {precision['median']:.1%})")
             + f"; stopped by {precision['stopped_by']}"
         )
+    reused = conditions.get("reused")
+    if reused:
+        slots = ", ".join(f"{n} layers on {slot}" for slot, n in reused["layers"].items())
+        lines.append(f"reused, not measured now: {slots or 'nothing'}")
     if conditions.get("n_disturbed_visits"):
         lines.append(
             f"disturbed: {conditions['n_disturbed_visits']} of {conditions['n_visits']} visits;"
