@@ -16,7 +16,7 @@ from dse import conditions
 from dse.detection import cpu_quota, detect_platform, format_core_list
 from dse.devices.child import Child
 from dse.errors import DseError
-from dse.profiling.cache import default_cache_folder
+from dse.files import default_cache_folder
 from dse.profiling.measured import RUNTIME, runtime_version
 from dse.profiling.tiny import tiny_model
 from dse.units import format_bytes

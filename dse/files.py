@@ -54,3 +54,12 @@ def read_int(path: Path) -> int | None:
         return None if text is None else int(text)
     except ValueError:
         return None
+
+
+def default_cache_folder() -> Path:
+    """Return ``$TFLITE_DSE_CACHE``, else the user's cache folder followed by ``tflite-dse``."""
+    wanted = os.environ.get("TFLITE_DSE_CACHE")
+    if wanted:
+        return Path(wanted)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "tflite-dse"

@@ -169,6 +169,16 @@ class CompiledModel:
         if status:
             raise RuntimeRefusedError(f"{self._path}: the runtime failed to run the model (status {status})")
 
+    @property
+    def address(self) -> int:
+        """Address of the compiled model: the first argument of the function at ``run_address``."""
+        return int(self._compiled.value or 0)
+
+    @property
+    def run_address(self) -> int:
+        """Address of LiteRtRunCompiledModel, for callers in other languages."""
+        return int(ctypes.cast(self._api.LiteRtRunCompiledModel, _Pointer).value or 0)
+
     def close(self) -> None:
         """Free what the runtime holds."""
         for buffer in self._buffers:

@@ -142,12 +142,12 @@ class CompiledEngine:
     def receive(self, inputs: Sequence[Array]) -> None:
         """Point the model's inputs at the slots."""
         for place, slot in zip(self._in_places, inputs):
-            self._ins[place] = self._handle("Input", place, slot)
+            self._ins[place] = self.handle("Input", place, slot)
 
     def compute(self, outputs: Sequence[Array]) -> None:
         """Run the stage, writing into the slots; other threads run meanwhile."""
         for place, slot in zip(self._out_places, outputs):
-            self._outs[place] = self._handle("Output", place, slot)
+            self._outs[place] = self.handle("Output", place, slot)
         self._model.run(self._ins, self._outs)
 
     def send(self, outputs: Sequence[Array]) -> None:
@@ -158,7 +158,22 @@ class CompiledEngine:
         self._known.clear()
         self._model.close()
 
-    def _handle(self, side: str, place: int, slot: Array) -> int:
+    @property
+    def run_address(self) -> int:
+        """Address of the runtime's function that runs a model, for the native loop."""
+        return self._model.run_address
+
+    @property
+    def model_address(self) -> int:
+        """Address of the compiled model, for the native loop."""
+        return self._model.address
+
+    def place(self, side: str, number: int) -> int:
+        """Return where the runtime has an ``Input`` or ``Output`` of the plan."""
+        return (self._in_places if side == "Input" else self._out_places)[number]
+
+    def handle(self, side: str, place: int, slot: Array) -> int:
+        """Return the runtime's buffer around a slot."""
         key = (side, place, id(slot))
         if key not in self._known:
             handle = self._model.wrap(side, place, slot.ctypes.data, padded_bytes(slot.nbytes))

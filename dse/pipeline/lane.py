@@ -4,7 +4,7 @@ Requests, all answered with one object; a failure that has a name of its own in 
 ``{"failed": {"kind", "message"}}``:
 
 ``build``    ``plan`` (JSON form), ``lane``, ``frames`` (.npz), ``status`` (shared file), ``queue_depth``,
-             ``engine``, ``spin_ns``, ``annotate`` (Streamline's socket, or empty)
+             ``engine``, ``loop``, ``spin_ns``, ``annotate`` (Streamline's socket, or empty)
 ``collect``  ``n_frames``, ``path``: outputs of the first frames as .npz
 ``run``      ``n_frames`` and/or ``seconds``, ``in_flight``, ``start_ns``, ``path``: time stamps as .npy
 ``stream``   ``feed`` and ``done`` (named pipes), ``shared`` (slots), ``n_slots``: frames from the parent
@@ -88,11 +88,13 @@ class _Lane:
             stateful=plan.stateful,
             spin_ns=int(request["spin_ns"]),
             engine=ENGINES[request["engine"]],
+            loop=str(request["loop"]),
             status=_status(Path(request["status"]), len(lane.stages)),
         )
         return {
             "fallbacks": list(self._runner.fallbacks),
             "engines": list(self._runner.engines),
+            "loop": self._runner.loop,
             "first_invoke_ns": list(self._runner.first_invoke_ns),
             "threads": _threads(self._runner.affinity),
             "before": before,

@@ -61,13 +61,6 @@ class Network:
             unit.gate.put(None)
         self.sink.gate.put(None)
 
-    def start_over(self, available: int, taken: int) -> None:
-        """Set all counters for a new run."""
-        for node in self.nodes:
-            node.begun = node.taken = node.done = 0
-        self.source.done = available
-        self.sink.taken = taken
-
     def ready(self, node: StageNode, order: Order) -> bool:
         """Whether a stage can start its next frame."""
         frame = node.done

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,10 +24,11 @@ import numpy as np
 from dse.errors import DeviceError
 from dse.pipeline.affinity import ThreadRecord, read_back, thread_ids
 from dse.pipeline.engine import Array, EngineFactory, InterpreterEngine
+from dse.pipeline.native import make_loop
 from dse.pipeline.network import Network
 from dse.pipeline.nodes import MAX_FRAMES, N_TIMES, Order, StageNode, Unit
 from dse.pipeline.plan import LanePlan, Port
-from dse.pipeline.work import first_invocation, worker
+from dse.pipeline.work import first_invocation
 
 _ENDLESS = 1 << 62
 _SINK_POLL_S = 0.1
@@ -61,6 +61,9 @@ class LaneRunner:
     spin_ns
         How long a thread with nothing to do keeps looking before it sleeps: saves the time to be
         woken, costs the core.
+    loop
+        What runs between two frames: ``native`` (C, needs a compiler and compiled stages),
+        ``python``, or ``auto`` (native where it can be).
 
     Raises
     ------
@@ -80,13 +83,13 @@ class LaneRunner:
         engine: EngineFactory = InterpreterEngine,
         spin_ns: int = 0,
         stateful: bool = False,
+        loop: str = "auto",
     ) -> None:
-        self._spin_ns = spin_ns
-        self._status = status
         self._threads: dict[int, tuple[str, str, tuple[int, ...]]] = {}
         self._network = Network(plan, inputs, outputs, frames, queue_depth)
         self._strangers_known: frozenset[int] = frozenset()
         self.first_invoke_ns = self._build(engine, stateful)
+        self._loop = make_loop(self._network, status, spin_ns, loop)
         self._strangers_known = thread_ids() - self._threads.keys()
         self.affinity = read_back(self._threads)
 
@@ -103,6 +106,11 @@ class LaneRunner:
             for node in self._network.nodes
             if node.engine.fallback
         )
+
+    @property
+    def loop(self) -> str:
+        """What runs between two frames: ``native`` or ``python``."""
+        return self._loop.kind
 
     @property
     def n_stages(self) -> int:
@@ -133,7 +141,8 @@ class LaneRunner:
             outputs.append(tuple(values.copy() for values in self._network.outputs_of(frame)))
 
         order = Order(n_frames)
-        self._drain(order, self._launch(order, keeping=True), keep)
+        self._loop.start(order, MAX_FRAMES, 0)
+        self._drain(order, self._launch(), keep)
         return outputs
 
     def stream(
@@ -160,24 +169,25 @@ class LaneRunner:
             Number of frames.
         """
         order = Order(_ENDLESS)
-        source, prepared = self._network.source, self._network.source.slots
+        loop, prepared = self._loop, self._network.source.slots
+        offered = 0
 
         def feed() -> None:
+            nonlocal offered
             while (count := more()) is not None:
-                source.done += count
-                for unit in self._network.entering_units:
-                    unit.wake()
-            order.limit = source.done
-            self._network.wake_all()
+                offered += count
+                loop.offer(offered)
+            loop.limit(offered)
 
         def deliver(frame: int) -> None:
             for slot, values in zip(outputs[frame % len(outputs)], self._network.outputs_of(frame)):
                 np.copyto(slot, values)
             tell()
 
-        source.slots, source.n_slots = inputs, len(inputs)
+        loop.use_inputs(inputs)
         try:
-            futures = self._launch(order, keeping=True, available=0)
+            loop.start(order, 0, 0)
+            futures = self._launch()
             feeder = threading.Thread(target=feed, name="feeder", daemon=True)
             feeder.start()
             # It is ours, not the runtime's, and may run where it likes.
@@ -185,25 +195,17 @@ class LaneRunner:
             self._drain(order, futures, deliver)
             feeder.join()
         finally:
-            source.slots, source.n_slots = prepared, len(prepared)
+            loop.use_inputs(prepared)
         return order.limit
 
     def _drain(self, order: Order, futures: Sequence[Future[Any]], consume: Callable[[int], None]) -> None:
         """Take frames as they come out, until the limit or a failure."""
-        sink, frame = self._network.sink, 0
+        frame = 0
         while frame < order.limit and not any(future.done() and future.exception() for future in futures):
-            if not self._network.frame_is_out(frame):
-                sink.idle = True
-                if not self._network.frame_is_out(frame) and frame < order.limit:
-                    with contextlib.suppress(queue.Empty):
-                        sink.gate.get(timeout=_SINK_POLL_S)
-                sink.idle = False
-                continue
-            consume(frame)
-            frame += 1
-            sink.taken = frame
-            for unit in self._network.final_units:
-                unit.wake()
+            if self._loop.wait_out(frame, _SINK_POLL_S):
+                consume(frame)
+                frame += 1
+                self._loop.take(frame)
         self._land(order, futures)
 
     def run(
@@ -246,10 +248,11 @@ class LaneRunner:
         while start_ns is not None and (left := start_ns - time.monotonic_ns()) > 0:
             time.sleep(left / 1e9)
         before = thread_ids()
+        self._loop.start(order, MAX_FRAMES, MAX_FRAMES)
         with self._watching(watch, order):
             # The watcher's thread is ours, and may run where it likes.
             self._strangers_known |= thread_ids() - before
-            futures = self._launch(order)
+            futures = self._launch()
             done, waiting = wait(futures, timeout=seconds, return_when=FIRST_EXCEPTION)
             if waiting and not any(future.exception() for future in done):
                 self._stop_entering(order)
@@ -260,53 +263,46 @@ class LaneRunner:
     def _watching(self, watch: Watch | None, order: Order) -> AbstractContextManager[object]:
         if watch is None:
             return contextlib.nullcontext()
-        for node in self._network.nodes:
-            node.done = 0
+        stages = range(self.n_stages)
 
         def done() -> int:
-            return min(node.done for node in self._network.nodes)
+            return min(map(self._loop.done, stages))
 
         def times(frame: int) -> list[list[int]]:
             assert order.times is not None  # noqa: S101 - a run records
-            n = len(self._network.nodes)
+            n = self.n_stages
             return [
                 order.times[(frame * n + stage) * N_TIMES : (frame * n + stage + 1) * N_TIMES].tolist()
-                for stage in range(n)
+                for stage in stages
             ]
 
         return watch(done, times)
 
-    def _launch(
-        self, order: Order, *, keeping: bool = False, available: int = MAX_FRAMES
-    ) -> list[Future[Any]]:
-        network = self._network
-        network.start_over(available, 0 if keeping else MAX_FRAMES)
-        return [
-            unit.submit(worker(network, unit, order, self._status, self._spin_ns)) for unit in network.units
-        ]
+    def _launch(self) -> list[Future[Any]]:
+        return [unit.submit(self._loop.job(number)) for number, unit in enumerate(self._network.units)]
 
     def _stop_entering(self, order: Order) -> None:
         """Let no further frame enter, and set the limit to the frames that have entered."""
-        entering = [node for node in self._network.nodes if self._network.source in node.sources]
+        loop, network = self._loop, self._network
+        entering = [node.index for node in network.nodes if network.source in node.sources]
         # A thread may just have passed its test and not yet counted: hence 2, and the second look.
         while True:
-            end = max(node.begun for node in entering) + 2
-            self._network.source.done = end
-            if max(node.begun for node in entering) < end:
+            end = max(map(loop.begun, entering)) + 2
+            loop.offer(end)
+            if max(map(loop.begun, entering)) < end:
                 break
-        order.limit = min(order.limit, end)
-        self._network.wake_all()
+        loop.limit(min(order.limit, end))
 
     def _land(self, order: Order, futures: Sequence[Future[Any]]) -> None:
         """Wait for the threads; on a failure stop them all and raise it."""
         _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-        order.stopped = True
-        self._network.wake_all()
+        self._loop.stop()
         wait(waiting)
         for future in futures:
             future.result()
-        if any(node.done != order.limit for node in self._network.nodes):
-            counts = ", ".join(f"{node.plan.name} {node.done}" for node in self._network.nodes)
+        done = [self._loop.done(stage) for stage in range(self.n_stages)]
+        if any(count != order.limit for count in done):
+            counts = ", ".join(f"{node.plan.name} {n}" for node, n in zip(self._network.nodes, done))
             raise DeviceError(f"frames were lost: expected {order.limit} from every stage, got {counts}")
 
     def _build(self, factory: EngineFactory, stateful: bool) -> tuple[int, ...]:

@@ -77,6 +77,10 @@ class Pipeline:
     spin_us
         How long a stage with nothing to do keeps looking before it sleeps: 0 for never.  A value
         near the time between two frames saves the 20 to 40 us of being woken, and costs the core.
+    loop
+        What runs between two frames: ``native`` (C: no interpreter lock, for stages far below a
+        millisecond; needs a C compiler and compiled stages), ``python``, or ``auto`` (native where
+        it can be).
     annotate
         Abstract socket of a Streamline daemon (``streamline.ADDRESS``) that is told what ``run`` does.
 
@@ -97,6 +101,7 @@ class Pipeline:
         engine: str = "auto",
         stall_s: float = STALL_S,
         spin_us: int = 0,
+        loop: str = "auto",
         annotate: str = "",
     ) -> None:
         self.plan = plan
@@ -107,12 +112,14 @@ class Pipeline:
         self._engine = engine
         self._stall_s = stall_s
         self._annotate = annotate
+        self._loop = loop
         self._spin_us = spin_us
         self._lanes: LaneProcesses | None = None
         self._memory_before: list[int] = []
         self.threads: tuple[tuple[ThreadRecord, ...], ...] = ()
         self.memory: tuple[LaneMemory, ...] = ()
         self.engines: tuple[tuple[str, ...], ...] = ()
+        self.loops: tuple[str, ...] = ()
         self.fallbacks: tuple[str, ...] = ()
 
     @classmethod
@@ -171,6 +178,7 @@ class Pipeline:
         self._memory_before = [int(answer["before"]["rss_bytes"]) for answer in answers]
         self.threads = tuple(read_threads(answer["threads"]) for answer in answers)
         self.engines = tuple(tuple(str(kind) for kind in answer["engines"]) for answer in answers)
+        self.loops = tuple(str(answer["loop"]) for answer in answers)
         told = tuple(str(text) for answer in answers for text in answer["fallbacks"])
         self.fallbacks = (first_try, *told) if first_try else told
         self.memory = tuple(self._read_memory(lane, answer) for lane, answer in enumerate(answers))
@@ -188,6 +196,7 @@ class Pipeline:
                     "frames": str(frames),
                     "queue_depth": self._queue_depth,
                     "engine": engine,
+                    "loop": self._loop,
                     "spin_ns": 1000 * self._spin_us,
                     "annotate": self._annotate,
                 }

@@ -17,19 +17,11 @@ from types import TracebackType
 from typing import Any
 
 from dse.errors import InputError
+from dse.files import default_cache_folder
 
 FORMAT = "tflite-dse measurements"
 VERSION = 1
 ENOUGH_CALM = 3
-
-
-def default_cache_folder() -> Path:
-    """Return ``$TFLITE_DSE_CACHE``, else the user's cache folder followed by ``tflite-dse``."""
-    wanted = os.environ.get("TFLITE_DSE_CACHE")
-    if wanted:
-        return Path(wanted)
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "tflite-dse"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dse.errors import InputError
-from dse.profiling.cache import CacheKey, Journal, ProfileCache, default_cache_folder
+from dse.files import default_cache_folder
+from dse.profiling.cache import CacheKey, Journal, ProfileCache
 
 KEY = CacheKey("ab" * 32, "two cores", "litert 2.3.0", "{}")
 
