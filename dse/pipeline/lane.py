@@ -7,7 +7,8 @@ Requests, all answered with one object; a failure that has a name of its own in 
              ``engine``, ``loop``, ``spin_ns``, ``annotate`` (Streamline's socket, or empty)
 ``collect``  ``n_frames``, ``path``: outputs of the first frames as .npz
 ``run``      ``n_frames`` and/or ``seconds``, ``in_flight``, ``start_ns``, ``path``: time stamps as .npy
-``stream``   ``feed`` and ``done`` (named pipes), ``shared`` (slots), ``n_slots``: frames from the parent
+``stream``   ``feed`` and ``done`` (named pipes), ``shared`` (slots), ``n_slots``: frames from the parent;
+             ``record``, ``path``: time stamps of the first frames as .npy
 ``affinity`` read all masks back
 ``memory``   resident size now and at its peak
 """
@@ -133,9 +134,15 @@ class _Lane:
                 start_ns=request.get("start_ns"),
                 watch=self._annotations() if self._annotate else None,
             )
+        self._save_stamps(request["path"], times, n_frames)
+        return self._ran(counting, n_frames)
+
+    def _save_stamps(self, path: str, times: memoryview, n_frames: int) -> None:
         n_stages = self.runner.n_stages
         stamps = np.frombuffer(times, np.int64, n_frames * n_stages * N_TIMES)
-        np.save(Path(request["path"]), stamps.reshape(n_frames, n_stages, N_TIMES), allow_pickle=False)
+        np.save(Path(path), stamps.reshape(n_frames, n_stages, N_TIMES), allow_pickle=False)
+
+    def _ran(self, counting: Counting, n_frames: int) -> dict[str, Any]:
         return {
             "n_frames": n_frames,
             "counters": asdict(counting.result(n_frames)),
@@ -161,12 +168,16 @@ class _Lane:
         def tell() -> None:
             os.write(done, FRAME)
 
+        record = int(request["record"])
         try:
-            n_frames = self.runner.stream(inputs, outputs, more, tell)
+            with Counting(thread_ids()) as counting:
+                times, n_frames = self.runner.stream(inputs, outputs, more, tell, record)
         finally:
             for descriptor in (feed, done):
                 os.close(descriptor)
-        return {"n_frames": n_frames, "threads": _threads(self.runner.check_affinity()), **_memory()}
+        if record:
+            self._save_stamps(request["path"], times, min(n_frames, record))
+        return self._ran(counting, n_frames)
 
     def affinity(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"threads": _threads(self.runner.check_affinity())}

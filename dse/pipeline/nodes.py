@@ -52,12 +52,14 @@ class Sink:
 class Order:
     """What the threads do until further notice.
 
-    ``limit`` is the number of frames to make, ``in_flight`` the most frames inside the lane.
+    ``limit`` is the number of frames to make, ``in_flight`` the most frames inside the lane,
+    ``n_recorded`` how many frames ``times`` has room for.
     """
 
     limit: int
     in_flight: int | None = None
     times: memoryview | None = None
+    n_recorded: int = 0
     stopped: bool = False
 
 

@@ -46,6 +46,7 @@ class LaneProcesses:
         self._closed = False
         self._children: list[Child] = []
         self._status: list[memoryview] = []
+        self.stream_answers: dict[int, dict[str, Any]] = {}
 
     def build(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Start all processes at once, and build the stages of one lane after another.
@@ -128,6 +129,7 @@ class LaneProcesses:
         """Send each lane its request (see ``stream.Host``)."""
         self._check_open()
         self._clear_status()
+        self.stream_answers = {}
         for child, request in zip(self._children, requests):
             child.send(request)
 
@@ -136,8 +138,8 @@ class LaneProcesses:
         return tuple(child.fileno() for child in self._children)
 
     def lane_answer(self, lane: int) -> None:
-        """Read the answer that ends a lane's stream."""
-        self._receive(lane, "streaming")
+        """Read the answer that ends a lane's stream, and keep it."""
+        self.stream_answers[lane] = self._receive(lane, "streaming")
 
     def new_watch(self) -> StallWatch:
         """Return a watch with this pipeline's patience."""

@@ -151,7 +151,8 @@ class LaneRunner:
         outputs: list[tuple[Array, ...]],
         more: Callable[[], int | None],
         tell: Callable[[], None],
-    ) -> int:
+        record: int = 0,
+    ) -> tuple[memoryview, int]:
         """Run frames that somebody else puts into slots, until there are no more.
 
         Parameters
@@ -162,13 +163,15 @@ class LaneRunner:
             Waits for frames; returns how many more have come, None for the end.
         tell
             Called when the outputs of the next frame are in their slot.
+        record
+            Keep the time stamps of so many frames, the first ones.
 
         Returns
         -------
-        int
-            Number of frames.
+        times, n_frames
+            As ``run``, of the frames that were recorded; the number of all frames.
         """
-        order = Order(_ENDLESS)
+        order = Order(_ENDLESS, None, self._room_for(record), record)
         loop, prepared = self._loop, self._network.source.slots
         offered = 0
 
@@ -196,7 +199,7 @@ class LaneRunner:
             feeder.join()
         finally:
             loop.use_inputs(prepared)
-        return order.limit
+        return order.times or memoryview(b"").cast("q"), order.limit
 
     def _drain(self, order: Order, futures: Sequence[Future[Any]], consume: Callable[[int], None]) -> None:
         """Take frames as they come out, until the limit or a failure."""
@@ -242,9 +245,7 @@ class LaneRunner:
             A stage raised; the message names it and the frame.
         """
         limit = min(n_frames or MAX_FRAMES, MAX_FRAMES)
-        # Anonymous memory costs nothing until it is written to.
-        memory = mmap.mmap(-1, limit * len(self._network.nodes) * N_TIMES * 8)
-        order = Order(limit, in_flight, memoryview(memory).cast("q"))
+        order = Order(limit, in_flight, self._room_for(limit), limit)
         while start_ns is not None and (left := start_ns - time.monotonic_ns()) > 0:
             time.sleep(left / 1e9)
         before = thread_ids()
@@ -259,6 +260,11 @@ class LaneRunner:
             self._land(order, futures)
         assert order.times is not None  # noqa: S101 - set above
         return order.times, order.limit
+
+    def _room_for(self, n_frames: int) -> memoryview | None:
+        """Return memory for time stamps; anonymous, so it costs nothing until it is written to."""
+        n_bytes = n_frames * self.n_stages * N_TIMES * 8
+        return memoryview(mmap.mmap(-1, n_bytes)).cast("q") if n_bytes else None
 
     def _watching(self, watch: Watch | None, order: Order) -> AbstractContextManager[object]:
         if watch is None:

@@ -72,8 +72,9 @@ def slots_of(lane: LanePlan, queue_depth: int) -> int:
 class _LaneStream:
     """One lane's end of the stream, in the parent."""
 
-    def __init__(self, host: Host, number: int, n_slots: int) -> None:
+    def __init__(self, host: Host, number: int, n_slots: int, record: int) -> None:
         plan = host.plan
+        self._record, self._stamps = record, host.path(f"stamps-{number}.npy")
         folder = host.path()
         self.n_slots = n_slots
         self.fed = self.done = 0
@@ -98,6 +99,8 @@ class _LaneStream:
             "done": done,
             "shared": str(self.shared),
             "n_slots": self.n_slots,
+            "record": self._record,
+            "path": str(self._stamps),
         }
 
     def put(self, frame: Sequence[Array]) -> None:
@@ -142,6 +145,7 @@ def run_stream(
     queue_depth: int,
     check: Callable[[Sequence[Array]], None],
     wake_fd: int | None = None,
+    record: int = 0,
 ) -> Iterator[Frame]:
     """Feed the lanes and yield the outputs in the order of the frames.
 
@@ -157,13 +161,15 @@ def run_stream(
         Raises when a frame does not fit the model.
     wake_fd
         Readable when ``pull`` is worth another try.
+    record
+        Keep the time stamps of so many frames of each lane.
 
     Raises
     ------
     ChildDiedError, ChildTimeoutError, DeviceError
         A lane died, stalled or failed.
     """
-    with _lane_streams(host, queue_depth) as lanes:
+    with _lane_streams(host, queue_depth, record) as lanes:
         for _, outputs in _guarded(_Dealer(host, lanes, pull, check, wake_fd)):
             yield outputs
 
@@ -173,26 +179,27 @@ def run_streams(
     pulls: Sequence[Pull],
     queue_depth: int,
     check: Callable[[Sequence[Array]], None],
+    record: int = 0,
 ) -> Iterator[tuple[int, Frame]]:
     """Feed each lane from a source of its own; yield (source, outputs), in order for each source.
 
     Parameters
     ----------
-    host, queue_depth, check
+    host, queue_depth, check, record
         As ``run_stream``.
     pulls
         One per lane.
     """
-    with _lane_streams(host, queue_depth) as lanes:
+    with _lane_streams(host, queue_depth, record) as lanes:
         yield from _guarded(_OwnLanes(host, lanes, pulls, check))
 
 
 @contextlib.contextmanager
-def _lane_streams(host: Host, queue_depth: int) -> Iterator[list[_LaneStream]]:
+def _lane_streams(host: Host, queue_depth: int, record: int) -> Iterator[list[_LaneStream]]:
     lanes: list[_LaneStream] = []
     try:
         for number, plan in enumerate(host.plan.lanes):
-            lanes.append(_LaneStream(host, number, slots_of(plan, queue_depth)))
+            lanes.append(_LaneStream(host, number, slots_of(plan, queue_depth), record))
         host.begin_stream([lane.request() for lane in lanes])
         yield lanes
     finally:

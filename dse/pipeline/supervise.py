@@ -81,6 +81,8 @@ class Pipeline:
         What runs between two frames: ``native`` (C: no interpreter lock, for stages far below a
         millisecond; needs a C compiler and compiled stages), ``python``, or ``auto`` (native where
         it can be).
+    record
+        Frames of each lane whose time stamps are kept while frames of your own run, for ``recorded``.
     annotate
         Abstract socket of a Streamline daemon (``streamline.ADDRESS``) that is told what ``run`` does.
 
@@ -102,6 +104,7 @@ class Pipeline:
         stall_s: float = STALL_S,
         spin_us: int = 0,
         loop: str = "auto",
+        record: int = 0,
         annotate: str = "",
     ) -> None:
         self.plan = plan
@@ -113,6 +116,7 @@ class Pipeline:
         self._stall_s = stall_s
         self._annotate = annotate
         self._loop = loop
+        self._record = record
         self._spin_us = spin_us
         self._lanes: LaneProcesses | None = None
         self._memory_before: list[int] = []
@@ -130,6 +134,7 @@ class Pipeline:
         model: Path | str | None = None,
         queue_depth: int = 2,
         engine: str = "auto",
+        record: int = 0,
     ) -> Pipeline:
         """Prepare the pipeline of a ``mapping.yaml``, for example of a run folder.
 
@@ -139,7 +144,7 @@ class Pipeline:
             The file; its stage files lie where it says.
         model
             The whole model, where it can not be found through the run's configuration.
-        queue_depth, engine
+        queue_depth, engine, record
             See the class.
 
         Examples
@@ -156,7 +161,7 @@ class Pipeline:
         from dse.pipeline.opening import open_mapping
 
         plan = open_mapping(Path(mapping), None if model is None else Path(model))
-        return cls(plan, queue_depth=queue_depth, engine=engine)
+        return cls(plan, queue_depth=queue_depth, engine=engine, record=record)
 
     def __enter__(self) -> Pipeline:
         available = os.sched_getaffinity(0)
@@ -273,20 +278,37 @@ class Pipeline:
             for lane in lanes
         }
         answers = self._running.ask(requests, None, "measuring")
-        runs = []
-        for lane, answer in answers.items():
-            path = Path(requests[lane]["path"])
-            stamps = np.load(path, allow_pickle=False)
-            path.unlink()
-            runs.append(
-                LaneRun(
-                    stamps,
-                    read_threads(answer["threads"]),
-                    self._read_memory(lane, answer),
-                    Counters.from_json(answer["counters"]),
-                )
+        return tuple(self._lane_run(lane, answer) for lane, answer in answers.items())
+
+    def recorded(self) -> tuple[LaneRun, ...]:
+        """Return the first ``record`` frames of each lane of the stream that ended last.
+
+        ``trace.build_trace`` draws them; call it once, before the pipeline is closed.
+
+        Raises
+        ------
+        InputError
+            Nothing was recorded.
+        """
+        answers = dict(sorted(self._running.stream_answers.items()))
+        if not self._record or len(answers) < len(self.plan.lanes):
+            raise InputError(
+                f"plan {self.plan.name!r}: nothing was recorded; expected Pipeline(..., record=N) and a "
+                f"stream that has ended"
             )
-        return tuple(runs)
+        self._running.stream_answers = {}
+        return tuple(self._lane_run(lane, answer) for lane, answer in answers.items())
+
+    def _lane_run(self, lane: int, answer: Mapping[str, Any]) -> LaneRun:
+        path = self._running.path(f"stamps-{lane}.npy")
+        stamps = np.load(path, allow_pickle=False)
+        path.unlink()
+        return LaneRun(
+            stamps,
+            read_threads(answer["threads"]),
+            self._read_memory(lane, answer),
+            Counters.from_json(answer["counters"]),
+        )
 
     def times(
         self, runs: Sequence[LaneRun], window_ns: tuple[int, int] | None = None
@@ -353,7 +375,9 @@ class Pipeline:
             )
         iterators = [iter(source) for source in sources]
         pulls = [partial(next, iterator, None) for iterator in iterators]
-        return run_streams(self._running, pulls, self._queue_depth, partial(check_frame, self.plan))
+        return run_streams(
+            self._running, pulls, self._queue_depth, partial(check_frame, self.plan), self._record
+        )
 
     def stream(self, source: Iterable[Sequence[Array]], sink: FrameSink) -> int:
         """Run frames from a source to a sink; the source may block, it has a thread of its own.
@@ -382,7 +406,9 @@ class Pipeline:
         self, pull: Callable[[], Sequence[Array] | None], wake_fd: int | None
     ) -> Iterator[tuple[Array, ...]]:
         refuse_shared_state(self.plan)
-        return run_stream(self._running, pull, self._queue_depth, partial(check_frame, self.plan), wake_fd)
+        return run_stream(
+            self._running, pull, self._queue_depth, partial(check_frame, self.plan), wake_fd, self._record
+        )
 
     def folder(self) -> Path:
         """Folder for temporary files."""

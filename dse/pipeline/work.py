@@ -83,7 +83,7 @@ def _step(network: Network, node: StageNode, order: Order, status: memoryview | 
     engine.send(outputs)
     sent = clock()
     # Stamps first: whoever sees the frame done may read them.
-    if order.times is not None:
+    if order.times is not None and frame < order.n_recorded:
         at = (frame * len(network.nodes) + node.index) * N_TIMES
         order.times[at] = received
         order.times[at + 1] = computing

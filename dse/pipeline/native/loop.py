@@ -21,7 +21,7 @@ from dse.pipeline.native.structures import (
     load_library,
 )
 from dse.pipeline.network import Network
-from dse.pipeline.nodes import N_TIMES, Order, Sink, Source, StageFailedError, StageNode, Unit
+from dse.pipeline.nodes import Order, Sink, Source, StageFailedError, StageNode, Unit
 
 LOOPS = ("auto", "native", "python")
 
@@ -107,7 +107,7 @@ class NativeLoop:
         lane.times, lane.n_times = None, 0
         if order.times is not None:
             lane.times = ctypes.addressof(ctypes.c_char.from_buffer(order.times))
-            lane.n_times = len(order.times) // (N_TIMES * len(self._nodes))
+            lane.n_times = order.n_recorded
 
     def job(self, unit: int) -> Callable[[], None]:
         """See ``Loop``."""

@@ -21,6 +21,7 @@ from dse.flatbuffer.reader import read_model
 from dse.inputs import make_frames
 from dse.pipeline.plan import whole_model_plan
 from dse.pipeline.supervise import Pipeline
+from dse.pipeline.trace import build_trace
 from dse.pipeline.watch import StallWatch
 
 
@@ -232,3 +233,27 @@ def test_streams_end_and_can_be_left_one_by_one(tiny, lanes):
         assert len(list(itertools.islice(left, 20))) == 20
         left.close()
         check(tiny, pipeline.map(numbered(tiny, 20)), 20)
+
+
+@pytest.mark.parametrize("loop", ["native", "python"])
+def test_a_stream_can_be_recorded_and_drawn(tiny, lanes, loop):
+    with Pipeline(lanes, record=40, loop=loop) as pipeline:
+        with pytest.raises(InputError, match="nothing was recorded"):
+            pipeline.recorded()
+        check(tiny, pipeline.map(numbered(tiny, 200)), 200)
+        runs = pipeline.recorded()
+        with pytest.raises(InputError, match="nothing was recorded"):
+            pipeline.recorded()
+    assert sum(run.counters.n_frames for run in runs) == 200
+    for run, lane in zip(runs, lanes.lanes, strict=True):
+        assert run.stamps.shape == (min(40, run.counters.n_frames), len(lane.stages), 4)
+        assert (np.diff(run.stamps, axis=2) >= 0).all()
+        assert (np.diff(run.stamps[:, 0, 0]) > 0).all()
+    assert len(build_trace(lanes, runs).tracks) == 2
+
+
+def test_nothing_is_recorded_unasked(tiny, lanes):
+    with Pipeline(lanes) as pipeline:
+        check(tiny, pipeline.map(numbered(tiny, 5)), 5)
+        with pytest.raises(InputError, match="expected Pipeline"):
+            pipeline.recorded()
