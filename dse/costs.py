@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dse.errors import InputError
-from dse.platforms import Link, Slot
+from dse.platforms import KERNELS, Link, Slot
 
 FORMAT = "tflite-dse cost table"
 VERSION = 1
@@ -36,6 +36,8 @@ class Cost:
         empty.
     interval_ns
         Confidence interval (95 %) of the median, when there were enough samples.
+    fallback
+        What ran the layer instead of what the slot stands for, and why; else empty.
     """
 
     median_ns: int | None
@@ -43,6 +45,7 @@ class Cost:
     source: Source = "extracted"
     reason: str = ""
     interval_ns: tuple[int, int] | None = None
+    fallback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class StageCost:
         """Return the file form."""
         return {
             "layers": list(self.layers),
-            "slot": {"cluster": self.slot.cluster, "threads": self.slot.threads},
+            "slot": slot_json(self.slot),
             "median_ns": self.median_ns,
             "samples_ns": list(self.samples_ns),
             "interval_ns": None if self.interval_ns is None else list(self.interval_ns),
@@ -108,7 +111,7 @@ class StageCost:
         interval, peak = data["interval_ns"], data["peak_rss_bytes"]
         return cls(
             layers=tuple(int(layer) for layer in data["layers"]),
-            slot=Slot(str(data["slot"]["cluster"]), int(data["slot"]["threads"])),
+            slot=_slot(data["slot"]),
             median_ns=None if data["median_ns"] is None else int(data["median_ns"]),
             samples_ns=tuple(int(value) for value in data["samples_ns"]),
             interval_ns=None if interval is None else (int(interval[0]), int(interval[1])),
@@ -214,7 +217,7 @@ class CostTable:
             "version": VERSION,
             "model": {"name": self.model_name, "sha256": self.model_hash},
             "platform": self.platform_name,
-            "slots": [{"cluster": s.cluster, "threads": s.threads} for s in self.slots],
+            "slots": [slot_json(s) for s in self.slots],
             "overhead_ns": list(self.overhead_ns),
             "layers": [
                 [
@@ -224,6 +227,7 @@ class CostTable:
                         "samples_ns": list(c.samples_ns),
                         **({"reason": c.reason} if c.reason else {}),
                         **({"interval_ns": list(c.interval_ns)} if c.interval_ns else {}),
+                        **({"fallback": c.fallback} if c.fallback else {}),
                     }
                     for c in row
                 ]
@@ -271,7 +275,7 @@ class CostTable:
                 model_hash=str(data["model"]["sha256"]),
                 model_name=str(data["model"]["name"]),
                 platform_name=str(data["platform"]),
-                slots=tuple(Slot(str(s["cluster"]), int(s["threads"])) for s in data["slots"]),
+                slots=tuple(_slot(s) for s in data["slots"]),
                 costs=tuple(tuple(_cost(c) for c in row) for row in data["layers"]),
                 overhead_ns=tuple(int(v) for v in data["overhead_ns"]),
                 whole=tuple(
@@ -318,6 +322,23 @@ def read_cost_table(path: Path) -> CostTable:
     return CostTable.from_json(data, f"cost table {path}")
 
 
+def slot_json(slot: Slot) -> dict[str, Any]:
+    """Return a slot as plain data; kernels are named where they are not the usual ones."""
+    usual = slot.kernels == "default"
+    return {
+        "cluster": slot.cluster,
+        "threads": slot.threads,
+        **({} if usual else {"kernels": slot.kernels}),
+    }
+
+
+def _slot(data: dict[str, Any]) -> Slot:
+    kernels = data.get("kernels", "default")
+    if kernels not in KERNELS:
+        raise ValueError(f"unknown kernels {kernels!r}")
+    return Slot(str(data["cluster"]), int(data["threads"]), kernels)
+
+
 def _cost(data: dict[str, Any]) -> Cost:
     median = data["median_ns"]
     if median is not None and int(median) < 0:
@@ -331,4 +352,5 @@ def _cost(data: dict[str, Any]) -> Cost:
         data["source"],
         str(data.get("reason", "")),
         None if interval is None else (int(interval[0]), int(interval[1])),
+        str(data.get("fallback", "")),
     )

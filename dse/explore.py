@@ -108,8 +108,7 @@ def join(experiment: Experiment, file: ModelFile, graph: LayerGraph) -> Subject:
     """Find the platform of a model that is already read, and check the experiment's wishes."""
     platform = experiment.platform or detect_platform()
     if experiment.measure.enabled is True and experiment.platform is not None:
-        cores = {core for cluster in platform.clusters for core in cluster.core_ids}
-        missing = sorted(cores - os.sched_getaffinity(0))
+        missing = sorted(set(platform.cpu_cores) - os.sched_getaffinity(0))
         if missing:
             raise PlatformError(
                 f"measure.enabled is true, but platform {platform.name} has cores {missing} that this "

@@ -10,6 +10,7 @@ from dse import yaml_io
 from dse.errors import ConfigError
 from dse.files import write_text
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
+from dse.platforms import DEVICES, KERNELS
 
 FORMAT = "tflite-dse mapping"
 VERSION = 1
@@ -49,6 +50,7 @@ def write_mapping(path: Path, content: MappingFile) -> None:
                     "cluster": stage.cluster,
                     "threads": stage.threads,
                     "cores": list(stage.cores),
+                    **stage_options(stage),
                     **({"file": content.files[stage.name]} if stage.name in content.files else {}),
                 }
                 for stage in lane.stages
@@ -64,6 +66,15 @@ def write_mapping(path: Path, content: MappingFile) -> None:
         "lanes": lanes,
     }
     write_text(path, yaml_io.dump(data))
+
+
+def stage_options(stage: PlacedStage) -> dict[str, Any]:
+    """Return what says how a stage runs, where that is not the usual: kernels, accelerator, its host."""
+    return {
+        **({} if stage.kernels == "default" else {"kernels": stage.kernels}),
+        **({} if stage.device == "cpu" else {"device": stage.device}),
+        **({"host_cores": list(stage.host_cores)} if stage.host_cores else {}),
+    }
 
 
 def read_mapping(path: Path) -> MappingFile:
@@ -100,7 +111,8 @@ def _lane(reader: _Reader, path: yaml_io.PathKey, files: dict[str, str]) -> Plac
     for number in range(n_stages):
         place = (*path, "stages", number)
         wanted = {"name": str, "layers": (str, int), "cluster": str, "threads": int, "cores": list}
-        fields = reader.fields(place, wanted, optional={"file": str})
+        optional = {"file": str, "kernels": str, "device": str, "host_cores": list}
+        fields = reader.fields(place, wanted, optional=optional)
         if not wanted.keys() <= fields.keys():
             continue
         layers = _layers(str(fields["layers"]))
@@ -116,11 +128,19 @@ def _lane(reader: _Reader, path: yaml_io.PathKey, files: dict[str, str]) -> Plac
                 f"expected {fields['threads']} core numbers (as 'threads' says), got {list(cores)}",
             )
             continue
+        device, kernels = fields.get("device", "cpu"), fields.get("kernels", "default")
+        hosts = tuple(fields.get("host_cores", ()))
+        for name, value, known in (("device", device, DEVICES), ("kernels", kernels, KERNELS)):
+            if value not in known:
+                reader.fault((*place, name), f"expected one of {', '.join(known)}, got {value!r}")
+        if not all(isinstance(core, int) and core >= 0 for core in hosts) or (hosts and device == "cpu"):
+            reader.fault((*place, "host_cores"), f"expected core numbers, at accelerators only, got {hosts}")
         if any(stage.name == fields["name"] for stage in stages) or fields["name"] in files:
             reader.fault((*place, "name"), f"stage name {fields['name']!r} appears twice")
         if "file" in fields:
             files[fields["name"]] = fields["file"]
-        stages.append(PlacedStage(fields["name"], layers, fields["cluster"], fields["threads"], cores))
+        slot = fields["cluster"], fields["threads"]
+        stages.append(PlacedStage(fields["name"], layers, *slot, cores, kernels, device, hosts))
     if n_stages == 0:
         reader.fault(path, "expected at least one stage")
     return PlacedLane(tuple(stages))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dse.platforms import ClusterKind, Kernels, Slot
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedStage:
@@ -19,6 +21,12 @@ class PlacedStage:
         The slot.
     cores
         Core numbers in the kernel's counting; as many as threads.
+    kernels
+        The rest of the slot.
+    device
+        What kind of thing the cluster is.
+    host_cores
+        Of a stage on an accelerator: the cores that drive it.
     """
 
     name: str
@@ -26,11 +34,19 @@ class PlacedStage:
     cluster: str
     threads: int
     cores: tuple[int, ...]
+    kernels: Kernels = "default"
+    device: ClusterKind = "cpu"
+    host_cores: tuple[int, ...] = ()
 
     @property
     def slot(self) -> str:
         """For people, for example ``3 big``."""
-        return f"{self.threads} {self.cluster}"
+        return str(Slot(self.cluster, self.threads, self.kernels))
+
+    @property
+    def cpu_cores(self) -> tuple[int, ...]:
+        """The CPU cores that it occupies: its own, or those that drive its accelerator."""
+        return self.cores if self.device == "cpu" else self.host_cores
 
     @property
     def span(self) -> str:
@@ -67,15 +83,12 @@ class PlacedMapping:
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """All cores in use, ascending."""
-        return tuple(sorted({core for stage in self.stages for core in stage.cores}))
+        """All cores in use, ascending; those that drive accelerators too."""
+        return tuple(sorted({core for stage in self.stages for core in (*stage.cores, *stage.host_cores)}))
 
     @property
-    def signature(self) -> tuple[tuple[tuple[tuple[int, ...], str, int], ...], ...]:
+    def signature(self) -> tuple[tuple[tuple[tuple[int, ...], str], ...], ...]:
         """What runs where, up to which of several identical cores; equal plans are measured once."""
         return tuple(
-            sorted(
-                tuple((stage.layers, stage.cluster, stage.threads) for stage in lane.stages)
-                for lane in self.lanes
-            )
+            sorted(tuple((stage.layers, stage.slot) for stage in lane.stages) for lane in self.lanes)
         )

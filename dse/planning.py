@@ -142,8 +142,7 @@ def find_plans(
         wall_ns=solution.wall_ns,
     )
     plans: list[PlanResult] = []
-    cluster_names = tuple(cluster.name for cluster in planner.platform.clusters)
-    for known in baselines(problem, cluster_names, limits):
+    for known in baselines(problem, limits=limits, names=tuple(map(str, planner.slots))):
         plans.append(planner.plan(known.name, role_of(known), known.mapping))
     plans.append(planner.plan(BEST_NAME, "candidate", solution.mapping))
     # Some of the alternatives will turn out to be baselines.

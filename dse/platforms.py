@@ -5,20 +5,60 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 ClusterKind = Literal["cpu", "gpu", "npu"]
+DEVICES: tuple[ClusterKind, ...] = get_args(ClusterKind)
+Kernels = Literal["default", "builtin", "reference"]
+"""Which of the runtime's kernel libraries runs a stage.
+
+``default``: what the runtime chooses by itself (XNNPACK, and the built-in kernels for what that
+refuses; on an accelerator, the device); ``builtin``: the built-in kernels without XNNPACK;
+``reference``: the plain kernels that the others are tested against.
+"""
+KERNELS: tuple[Kernels, ...] = get_args(Kernels)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A way to run a stage: some cores of one cluster."""
+    """A way to run a stage: some cores of one cluster, with one of the kernel libraries.
+
+    Examples
+    --------
+    >>> str(Slot("big", 2)), str(Slot("big", 2, "builtin"))
+    ('2 big', '2 big builtin')
+    """
 
     cluster: str
     threads: int
+    kernels: Kernels = "default"
 
     def __str__(self) -> str:
-        return f"{self.threads} {self.cluster}"
+        return f"{self.threads} {self.cluster}" + ("" if self.kernels == "default" else f" {self.kernels}")
+
+
+def split_kernels(text: str) -> tuple[str, Kernels | None]:
+    """Part ``big builtin`` into the cluster and its kernels; None when the text names none."""
+    name, _, last = text.strip().rpartition(" ")
+    for kernels in KERNELS:
+        if name and last == kernels:
+            return name.strip(), kernels
+    return text.strip(), None
+
+
+def parse_slot(text: str) -> Slot | None:
+    """Read a slot as ``str`` writes it; None when the text has another form.
+
+    Examples
+    --------
+    >>> parse_slot("2 big builtin")
+    Slot(cluster='big', threads=2, kernels='builtin')
+    """
+    threads, _, rest = text.strip().partition(" ")
+    cluster, kernels = split_kernels(rest)
+    if not (threads.isascii() and threads.isdecimal() and 0 < int(threads) < 10_000 and cluster):
+        return None
+    return Slot(cluster, int(threads), kernels or "default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +70,8 @@ class Cluster:
     name
         Unique on the platform, for example ``big``.
     core_ids
-        Numbers of the cores in the kernel's counting.
+        Numbers of the cores in the kernel's counting.  An accelerator has one number of its own,
+        which no core has.
     kind
         Accelerators are clusters of one.
     capacity
@@ -39,6 +80,12 @@ class Cluster:
         Highest clock, when known.
     threads
         Thread counts that are worth a slot; empty means all of 1..n.
+    kernels
+        Kernel libraries that are worth a slot; the first is the usual one.
+    host
+        Of an accelerator: the cores that are busy driving it, when some are kept for that.
+    device
+        Of an accelerator: what the driver calls it.
     macs_per_s, bytes_per_s
         Peak of *one* core for predictions without hardware, when described.
     active_power_mw, idle_power_mw
@@ -58,11 +105,19 @@ class Cluster:
     active_power_mw: int | None = None
     idle_power_mw: int | None = None
     memory_bytes: int | None = None
+    kernels: tuple[Kernels, ...] = ("default",)
+    host: Slot | None = None
+    device: str = ""
 
     @property
     def n_cores(self) -> int:
         """Number of cores."""
         return len(self.core_ids)
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether it is no CPU cores."""
+        return self.kind != "cpu"
 
     @property
     def thread_counts(self) -> tuple[int, ...]:
@@ -118,8 +173,23 @@ class Platform:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """All slots, cluster by cluster, thread counts ascending."""
-        return tuple(Slot(c.name, t) for c in self.clusters for t in c.thread_counts)
+        """All slots, cluster by cluster, kernels in their order, thread counts ascending."""
+        return tuple(Slot(c.name, t, k) for c in self.clusters for k in c.kernels for t in c.thread_counts)
+
+    @property
+    def cpu_cores(self) -> tuple[int, ...]:
+        """Numbers of all CPU cores, cluster by cluster."""
+        return tuple(core for c in self.clusters if not c.is_accelerator for core in c.core_ids)
+
+    @property
+    def accelerators(self) -> tuple[Cluster, ...]:
+        """The clusters that are no CPU cores."""
+        return tuple(cluster for cluster in self.clusters if cluster.is_accelerator)
+
+    @property
+    def has_variants(self) -> bool:
+        """Whether some slots run other kernels than the usual ones of the CPU."""
+        return any(c.is_accelerator or c.kernels != ("default",) for c in self.clusters)
 
     @property
     def n_cores(self) -> int:
@@ -142,5 +212,7 @@ class Platform:
     @property
     def fingerprint(self) -> str:
         """Short hash over everything that can change a measured cost of a slot."""
-        text = json.dumps([asdict(cluster) for cluster in self.clusters], sort_keys=True)
+        # Kernels are part of a slot's name: offering more of them changes no cost.
+        known = [{k: v for k, v in asdict(cluster).items() if k != "kernels"} for cluster in self.clusters]
+        text = json.dumps(known, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

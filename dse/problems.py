@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -139,7 +139,7 @@ def _pin_slots(platform: Platform, pin: Pin) -> tuple[Slot, ...]:
     known = ", ".join(f"{c.n_cores} {c.name}" for c in platform.clusters)
     if pin.cores:
         homes = {c.name for c in platform.clusters for core in pin.cores if core in c.core_ids}
-        every = {core for c in platform.clusters for core in c.core_ids}
+        every = set(platform.cpu_cores)
         missing = sorted(set(pin.cores) - every)
         if missing:
             raise PlatformError(
@@ -150,23 +150,30 @@ def _pin_slots(platform: Platform, pin: Pin) -> tuple[Slot, ...]:
                 f"cores {list(pin.cores)} belong to several clusters ({', '.join(sorted(homes))})"
             )
         wanted = Slot(homes.pop(), len(set(pin.cores)))
-        if wanted not in platform.slots:
+        slots = tuple(s for s in platform.slots if (s.cluster, s.threads) == (wanted.cluster, wanted.threads))
+        if not slots:
             raise PlatformError(
                 f"platform {platform.name} has no slot '{wanted}' (see 'threads' of the cluster)"
             )
-        return (wanted,)
+        return slots
     if pin.cluster is None:
         raise PlatformError("a pin needs 'on' (for example '3 big') or 'cores'")
     if pin.cluster not in {c.name for c in platform.clusters}:
         raise PlatformError(f"cluster {pin.cluster!r} is not on platform {platform.name} (it has {known})")
     slots = tuple(
-        slot for slot in platform.slots if slot.cluster == pin.cluster and pin.threads in (None, slot.threads)
+        slot
+        for slot in platform.slots
+        if slot.cluster == pin.cluster
+        and pin.threads in (None, slot.threads)
+        and pin.kernels in (None, slot.kernels)
     )
     if not slots:
-        counts = platform.cluster(pin.cluster).thread_counts
+        cluster = platform.cluster(pin.cluster)
+        wanted_text = " ".join(str(part) for part in (pin.threads, pin.cluster, pin.kernels) if part)
         raise PlatformError(
-            f"'{pin.threads} {pin.cluster}' is not a slot of platform {platform.name}: "
-            f"cluster {pin.cluster} runs {', '.join(map(str, counts))} threads"
+            f"'{wanted_text}' is not a slot of platform {platform.name}: "
+            f"cluster {pin.cluster} runs {', '.join(map(str, cluster.thread_counts))} threads"
+            f" with kernels {', '.join(cluster.kernels)}"
         )
     return slots
 
@@ -183,7 +190,11 @@ def wanted_slots(platform: Platform, wanted: Sequence[str]) -> tuple[Slot, ...]:
         return platform.slots
     found: list[Slot] = []
     for text in wanted:
-        named = [slot for slot in platform.slots if text.strip() in (str(slot), slot.cluster)]
+        named = [
+            slot
+            for slot in platform.slots
+            if text.strip() in (str(slot), slot.cluster, f"{slot.cluster} {slot.kernels}")
+        ]
         if not named:
             raise PlatformError(
                 f"search.slots: platform {platform.name} has no slot {text!r}; it has "
@@ -230,7 +241,7 @@ def build_problem(
     return solver_problem.Problem(
         cost_ns=cost_ns,
         supported=supported,
-        slots=tuple(solver_problem.Slot(cluster_index[slot.cluster], slot.threads) for slot in slots),
+        slots=tuple(_solver_slot(platform, cluster_index, slot) for slot in slots),
         cluster_sizes=tuple(cluster.n_cores for cluster in platform.clusters),
         flows=_flows(graph),
         constants=_constants(graph),
@@ -275,6 +286,13 @@ def stage_memory(graph: LayerGraph, layers: Sequence[int]) -> tuple[int, int]:
     inside = set(layers)
     weights = sum(one.n_bytes for one in problem.constants if inside & set(one.users))
     return weights, stage_memory_bytes(problem, sorted(inside)) - weights
+
+
+def _solver_slot(platform: Platform, places: Mapping[str, int], slot: Slot) -> solver_problem.Slot:
+    host = platform.cluster(slot.cluster).host
+    if host is None:
+        return solver_problem.Slot(places[slot.cluster], slot.threads)
+    return solver_problem.Slot(places[slot.cluster], slot.threads, places[host.cluster], host.threads)
 
 
 def problem_slots(platform: Platform, costs: CostTable) -> tuple[Slot, ...]:
@@ -338,10 +356,14 @@ def _active_power(platform: Platform, slots: Sequence[Slot]) -> tuple[int, ...] 
     """Power of each slot, or None when a cluster does not tell (no energy is better than a wrong one)."""
     powers = []
     for slot in slots:
-        power = platform.cluster(slot.cluster).active_power_mw
-        if power is None:
-            return None
-        powers.append(power * slot.threads)
+        host = platform.cluster(slot.cluster).host
+        total = 0
+        for part in (slot, host) if host is not None else (slot,):
+            power = platform.cluster(part.cluster).active_power_mw
+            if power is None:
+                return None
+            total += power * part.threads
+        powers.append(total)
     return tuple(powers)
 
 
@@ -363,6 +385,7 @@ def place(
     """
     free = {cluster.name: list(cluster.core_ids) for cluster in platform.clusters}
     taken: dict[int, tuple[int, ...]] = {}
+    hosts: dict[int, tuple[int, ...]] = {}
     stages = [stage for lane in mapping.lanes for stage in lane.stages]
     for stage in stages:
         # Plans that break pins (baselines) are placed too: they take whatever is free.
@@ -375,10 +398,9 @@ def place(
     for stage in stages:
         if stage.unit not in taken:
             slot = slots[stage.slot]
-            pool = free[slot.cluster]
-            if len(pool) < slot.threads:
-                raise PlatformError(f"the mapping uses more cores of cluster {slot.cluster} than it has")
-            taken[stage.unit] = _take(pool, pool[: slot.threads])
+            host = platform.cluster(slot.cluster).host
+            taken[stage.unit] = _take_any(free, slot)
+            hosts[stage.unit] = () if host is None else _take_any(free, host)
     return PlacedMapping(
         tuple(
             PlacedLane(
@@ -389,6 +411,9 @@ def place(
                         cluster=slots[stage.slot].cluster,
                         threads=slots[stage.slot].threads,
                         cores=taken[stage.unit],
+                        kernels=slots[stage.slot].kernels,
+                        device=platform.cluster(slots[stage.slot].cluster).kind,
+                        host_cores=hosts.get(stage.unit, ()),
                     )
                     for number, stage in enumerate(lane.stages)
                 )
@@ -396,6 +421,13 @@ def place(
             for lane_number, lane in enumerate(mapping.lanes)
         )
     )
+
+
+def _take_any(free: Mapping[str, list[int]], slot: Slot) -> tuple[int, ...]:
+    pool = free[slot.cluster]
+    if len(pool) < slot.threads:
+        raise PlatformError(f"the mapping uses more cores of cluster {slot.cluster} than it has")
+    return _take(pool, pool[: slot.threads])
 
 
 def _take(pool: list[int], cores: Sequence[int]) -> tuple[int, ...]:
@@ -418,7 +450,7 @@ def unplace(mapping: PlacedMapping, platform: Platform, slots: Sequence[Slot]) -
     for lane in mapping.lanes:
         stages = []
         for stage in lane.stages:
-            slot = Slot(stage.cluster, stage.threads)
+            slot = Slot(stage.cluster, stage.threads, stage.kernels)
             if slot not in slots:
                 raise PlatformError(f"{stage.name}: no costs for slot '{slot}' on platform {platform.name}")
             unit = units.setdefault(stage.cores, len(units))

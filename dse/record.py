@@ -11,7 +11,7 @@ from dse import yaml_io
 from dse.config import Experiment, ModelPath, platform_data
 from dse.files import write_json, write_text
 from dse.graph import LayerGraph
-from dse.mapping_file import MappingFile, write_mapping
+from dse.mapping_file import MappingFile, stage_options, write_mapping
 from dse.pipeline.measure import PlanMeasurement
 from dse.pipeline.trace import trace_measurement
 from dse.pipeline.trace_files import write_perfetto_trace
@@ -95,6 +95,7 @@ def mapping_json(mapping: PlacedMapping) -> list[list[dict[str, Any]]]:
                 "cluster": stage.cluster,
                 "threads": stage.threads,
                 "cores": list(stage.cores),
+                **stage_options(stage),
             }
             for stage in lane.stages
         ]

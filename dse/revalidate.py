@@ -95,8 +95,7 @@ def _measure(
     mapping = unplace(content.mapping, subject.platform, slots)
     chosen = predict(problem, MAPPING_NAME, "candidate", mapping, content.mapping)
     plans: list[PlanResult] = [chosen]
-    cluster_names = tuple(cluster.name for cluster in subject.platform.clusters)
-    for known in baselines(problem, cluster_names):
+    for known in baselines(problem, names=tuple(map(str, slots))):
         if role_of(known) == "baseline":
             plans.append(planner.plan(known.name, "baseline", known.mapping))
     merged = merge(plans, subject.experiment.search.goal)
@@ -134,7 +133,7 @@ def _check_mapping(subject: Subject, content: MappingFile) -> None:
                 f"the lane of {lane.stages[0].name} has layers {what}"
             )
         for stage in lane.stages:
-            lacking = sorted(set(stage.cores) - available)
+            lacking = sorted(set(stage.cpu_cores) - available)
             if lacking:
                 raise PlatformError(
                     f"mapping: {stage.name} wants cores {lacking}, but this process may only use "

@@ -11,7 +11,7 @@ from dse.files import write_bytes
 from dse.flatbuffer.cut import SplitModel, manifest, split
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
-from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, model_ports, stage_ports
+from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, model_ports, planned_stage, stage_ports
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.results import PlanResult
 
@@ -82,9 +82,7 @@ class Stager:
         return LanePlan(tuple(stages))
 
     def _stage(self, stage: PlacedStage, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> StagePlan:
-        return StagePlan(
-            stage.name, self.stage_path(stage), stage.cluster, stage.cores, stage.threads, inputs, outputs
-        )
+        return planned_stage(stage, self.stage_path(stage), inputs, outputs)
 
     def write(self, lane: PlacedLane) -> None:
         """Write the stage files of a lane that are not there yet."""

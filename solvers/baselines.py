@@ -53,7 +53,10 @@ def slot_names(problem: Problem, cluster_names: tuple[str, ...] | None = None) -
 
 
 def baselines(
-    problem: Problem, cluster_names: tuple[str, ...] | None = None, limits: Limits | None = None
+    problem: Problem,
+    cluster_names: tuple[str, ...] | None = None,
+    limits: Limits | None = None,
+    names: tuple[str, ...] | None = None,
 ) -> tuple[NamedPlan, ...]:
     """Return the plans that every report shows.
 
@@ -65,15 +68,18 @@ def baselines(
         For the names of the plans.
     limits
         For the searches of the best pipeline and the best mix.
+    names
+        Of the slots, where clusters and numbers of cores do not tell them apart.
 
     Returns
     -------
     tuple of NamedPlan
         The whole model on every slot that can run it; one single-core copy on every core (of the
-        clusters that can; with state at most one per stream); the best single pipeline; the best
-        mix.  The last two are missing when the search finds none.
+        clusters that can; with state at most one per stream), and the same without the accelerators
+        that keep cores busy; the best single pipeline; the best mix.  The last two are missing when
+        the search finds none.
     """
-    names = slot_names(problem, cluster_names)
+    names = names or slot_names(problem, cluster_names)
     plans = [*_wholes(problem, names), *_copies(problem, names)]
     for role, solver in ((Role.PIPELINE, "interval_dp"), (Role.MIX, "lanes")):
         try:
@@ -101,14 +107,28 @@ def _copies(problem: Problem, names: tuple[str, ...]) -> list[NamedPlan]:
     notes = []
     single: list[tuple[int, int]] = []  # (whole-model time, slot)
     for cluster in range(len(problem.cluster_sizes)):
-        slot = next((n for n, s in enumerate(problem.slots) if s.cluster == cluster and s.threads == 1), None)
-        if slot is None:
+        ways = [n for n, s in enumerate(problem.slots) if s.cluster == cluster and s.threads == 1]
+        able = [slot for slot in ways if problem.supported[:, slot].all()]
+        if not ways:
             notes.append(f"cluster {cluster} has no one-core slot")
-        elif not problem.supported[:, slot].all():
-            notes.append(f"{names[slot]} can not run every layer")
+        elif not able:
+            notes.append(f"{names[ways[0]]} can not run every layer")
         else:
-            alone = evaluate(problem, Mapping((Lane((Stage(layers, slot, 0),)),)))
-            single.append((alone.lanes[0].period_ns, slot))
+            times = [evaluate(problem, Mapping((Lane((Stage(layers, s, 0),)),))) for s in able]
+            single.append(min((t.lanes[0].period_ns, s) for t, s in zip(times, able)))
+    alone = [(time, slot) for time, slot in single if problem.slots[slot].host_cluster is None]
+    found = [_one_per_core(problem, names, single, notes)]
+    if 0 < len(alone) < len(single):
+        found.append(_one_per_core(problem, names, alone, notes))
+    return [plan for plan in found if plan is not None]
+
+
+def _one_per_core(
+    problem: Problem, names: tuple[str, ...], single: list[tuple[int, int]], notes: list[str]
+) -> NamedPlan | None:
+    """Fill the cores with copies, each on a slot of ``single`` (time of the whole model, slot)."""
+    layers = tuple(range(problem.n_layers))
+    notes = list(notes)
     slots: list[int] = []
     left = list(problem.cluster_sizes)
     for _, slot in sorted(single):
@@ -119,8 +139,8 @@ def _copies(problem: Problem, names: tuple[str, ...]) -> list[NamedPlan]:
         notes.append(f"{len(slots) - problem.lane_limit} copies left out: at most {problem.lane_limit} lanes")
         slots = slots[: problem.lane_limit]
     if not slots:
-        return []
+        return None
     mapping = Mapping(tuple(Lane((Stage(layers, slot, unit),)) for unit, slot in enumerate(slots)))
     counts = Counter(slots)
     name = "copies, " + " + ".join(f"{n} x {names[slot]}" for slot, n in counts.items())
-    return [NamedPlan(name, Role.COPIES, mapping, evaluate(problem, mapping), "; ".join(notes))]
+    return NamedPlan(name, Role.COPIES, mapping, evaluate(problem, mapping), "; ".join(notes))

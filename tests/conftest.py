@@ -28,6 +28,19 @@ def corpus() -> Path:
     return folder
 
 
+SOFTWARE_GPU = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+
+
+@pytest.fixture
+def software_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make Chromium's SwiftShader, which emulates a GPU, the only Vulkan driver."""
+    if not SOFTWARE_GPU.is_file():
+        pytest.skip(f"no SwiftShader at {SOFTWARE_GPU} (apt install chromium libvulkan1)")
+    # Older Vulkan loaders know only the second name.
+    monkeypatch.setenv("VK_DRIVER_FILES", str(SOFTWARE_GPU))
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(SOFTWARE_GPU))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """In CI nothing skips: what a test needs has to be there."""

@@ -21,6 +21,7 @@ LAYERS: dict[str, int] = {
     "dse.placement": 1,
     "dse.yaml_io": 1,
     "dse.costs": 2,
+    "dse.elsewhere": 3,
     "dse.config": 2,
     "dse.conditions": 2,
     "dse.detection": 2,

@@ -175,12 +175,14 @@ def _read(tool: str, profile: Path, model: Any, graph: Any, columns: tuple[str, 
 
 
 def _slot(text: str) -> Any:
-    from dse.platforms import Slot
+    from dse.platforms import parse_slot
 
-    threads, _, cluster = text.strip().partition(" ")
-    if not (threads.isdecimal() and int(threads) > 0 and cluster.strip()):
-        raise click.UsageError(f"--slot: expected threads and cluster such as '4 big', got {text!r}")
-    return Slot(cluster.strip(), int(threads))
+    slot = parse_slot(text)
+    if slot is None:
+        raise click.UsageError(
+            f"--slot: expected threads and cluster such as '4 big' or '4 big builtin', got {text!r}"
+        )
+    return slot
 
 
 def _tell(terminal: Terminal, table: CostTable, output: Path, found: Imported | None) -> None:

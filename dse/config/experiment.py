@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,11 +15,13 @@ from dse.config.models import (
     PlatformSection,
     ProfileSection,
     SearchSection,
+    Section,
+    VariantsSection,
     ZooSection,
 )
 from dse.config.pins import Pin
 from dse.graph import NetworkLink
-from dse.platforms import Cluster, Link, Platform
+from dse.platforms import Cluster, Link, Platform, parse_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Experiment:
         A file, an architecture of the zoo, or several of them as a workload.
     platform
         As described, or None for this machine (to be detected).
-    profile, search, measure
+    variants, profile, search, measure
         Settings, see ``dse schema``.
     pins
         ``search.pins``, expanded.
@@ -127,6 +130,7 @@ class Experiment:
 
     model: ModelPath | ZooModel | Workload
     platform: Platform | None
+    variants: VariantsSection
     profile: ProfileSection
     search: SearchSection
     measure: MeasureSection
@@ -143,6 +147,7 @@ class Experiment:
             "name": self.name,
             **_source(self.model),
             "platform": "auto" if self.platform is None else platform_data(self.platform),
+            "variants": _plain(self.variants),
             "profile": _plain(self.profile),
             "search": _plain(self.search),
             "measure": _plain(self.measure),
@@ -191,7 +196,7 @@ def _form(model: ModelPath | PackagedModel) -> dict[str, Any]:
     }
 
 
-def _plain(section: ProfileSection | SearchSection | MeasureSection) -> dict[str, Any]:
+def _plain(section: Section) -> dict[str, Any]:
     data: dict[str, Any] = section.model_dump(mode="json", exclude_none=True)
     return data
 
@@ -200,8 +205,12 @@ def platform_data(platform: Platform) -> dict[str, Any]:
     """Return a platform in the form of a platform file."""
     clusters = []
     for cluster in platform.clusters:
-        data = {key: value for key, value in asdict(cluster).items() if value not in (None, ())}
+        data = {key: value for key, value in asdict(cluster).items() if value not in (None, (), "")}
         data["cores"] = list(data.pop("core_ids"))
+        if data.pop("kernels") != ("default",):
+            data["kernels"] = list(cluster.kernels)
+        if cluster.host is not None:
+            data["host"] = str(cluster.host)
         if "threads" in data:
             data["threads"] = list(data["threads"])
         clusters.append({"name": data.pop("name"), "cores": data.pop("cores"), **data})
@@ -218,14 +227,19 @@ def platform_data(platform: Platform) -> dict[str, Any]:
 
 
 def to_platform(section: PlatformSection) -> Platform:
-    """Build the platform that a file describes."""
+    """Build the platform that a file describes; accelerators without a number get the next free one."""
+    used = [core for cluster in section.clusters for core in cluster.cores]
+    free = itertools.count(max(used, default=-1) + 1)
     return Platform(
         name=section.name,
         clusters=tuple(
             Cluster(
                 name=cluster.name,
-                core_ids=cluster.cores,
+                core_ids=cluster.cores or (next(free),),
                 kind=cluster.kind,
+                kernels=cluster.kernels,
+                host=None if cluster.host is None else parse_slot(cluster.host),
+                device=cluster.device,
                 capacity=cluster.capacity,
                 max_hz=cluster.max_hz,
                 threads=tuple(sorted(cluster.threads)),
@@ -319,6 +333,7 @@ def to_experiment(
     return Experiment(
         model=model,
         platform=platform,
+        variants=section.variants,
         profile=profile,
         search=section.search,
         measure=section.measure,

@@ -275,7 +275,7 @@ def check_pins(pins: Sequence[Pin], platform: Platform) -> list[str]:
     faults = []
     clusters = {cluster.name: cluster for cluster in platform.clusters}
     known = ", ".join(f"{cluster.n_cores} {cluster.name}" for cluster in platform.clusters)
-    cores = {core for cluster in platform.clusters for core in cluster.core_ids}
+    cores = set(platform.cpu_cores)
     n_rest = 0
     for pin in pins:
         n_rest += pin.rest
@@ -293,6 +293,12 @@ def check_pins(pins: Sequence[Pin], platform: Platform) -> list[str]:
                     f"{pin.where}: on: expected {', '.join(map(str, counts))} cores of {pin.cluster} "
                     f"(platform {platform.name}), got {pin.threads}"
                 )
+        elif pin.cluster is not None and pin.kernels not in (None, *clusters[pin.cluster].kernels):
+            offered = ", ".join(clusters[pin.cluster].kernels)
+            faults.append(
+                f"{pin.where}: on: expected kernels that cluster {pin.cluster} offers ({offered}; see "
+                f"'kernels' of the cluster), got {pin.kernels!r}"
+            )
         missing = sorted(set(pin.cores) - cores)
         if missing:
             faults.append(

@@ -26,6 +26,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dse.config.pins import PinError, expand, parse_numbers
 from dse.graph import NETWORK_NAME
+from dse.platforms import Kernels, parse_slot, split_kernels
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?)\s*({'|'.join(_UNITS)})")
@@ -170,8 +171,23 @@ class ClusterSection(Section):
     """Identical cores that share a clock and a cache, or one accelerator."""
 
     name: Annotated[str, Field(min_length=1, description="For example big, LITTLE, gpu.")]
-    cores: Annotated[Numbers, Field(min_length=1, description="Core numbers: 0-3, or [0, 1].")]
+    cores: Annotated[
+        Numbers,
+        Field(description="Core numbers: 0-3, or [0, 1]. An accelerator needs none: it gets a free number."),
+    ] = ()
     kind: Literal["cpu", "gpu", "npu"] = "cpu"
+    kernels: Annotated[
+        tuple[Kernels, ...],
+        Field(
+            min_length=1,
+            description="Kernel libraries that make slots of their own: default (XNNPACK, and built-in "
+            "kernels for what it refuses), builtin (no XNNPACK), reference (plain and slow).",
+        ),
+    ] = ("default",)
+    host: str | None = Field(
+        None, description="Of an accelerator: the cores that drive it, for example '1 big'."
+    )
+    device: str = Field("", description="Of an accelerator: what its driver calls it.")
     capacity: Annotated[Whole, Field(ge=1)] | None = Field(
         None, description="Relative speed as the kernel tells it (1024: the fastest core)."
     )
@@ -190,11 +206,24 @@ class ClusterSection(Section):
     @model_validator(mode="after")
     def _check(self) -> ClusterSection:
         faults: list[tuple[tuple[str | int, ...], str, Any]] = []
-        if self.kind != "cpu" and len(self.cores) != 1:
-            faults.append((("cores",), f"one number (a {self.kind} is a cluster of one)", self.cores))
+        if self.kind == "cpu":
+            if not self.cores:
+                faults.append((("cores",), "core numbers such as 0-3", self.cores))
+            if self.host is not None:
+                faults.append((("host",), "it at accelerators only (kind: gpu or npu)", self.host))
+        else:
+            if len(self.cores) > 1:
+                faults.append((("cores",), f"one number (a {self.kind} is a cluster of one)", self.cores))
+            if self.kernels != ("default",):
+                faults.append((("kernels",), f"none (a {self.kind} has its own)", self.kernels))
+        if split_kernels(self.name)[1] is not None:
+            faults.append((("name",), "a name that does not end with that of a kernel library", self.name))
+        if len(set(self.kernels)) != len(self.kernels):
+            faults.append((("kernels",), "each once", self.kernels))
+        n_cores = max(1, len(self.cores))
         for count in self.threads:
-            if not 1 <= count <= len(self.cores):
-                faults.append((("threads",), f"counts from 1 to {len(self.cores)} (its cores)", count))
+            if not 1 <= count <= n_cores:
+                faults.append((("threads",), f"counts from 1 to {n_cores} (its cores)", count))
         self._raise(faults)
         return self
 
@@ -232,6 +261,13 @@ class PlatformSection(Section):
                     faults.append((("clusters", number, "cores"), other, cluster.cores))
                     break
             owner.update(dict.fromkeys(cluster.cores, cluster.name))
+        sizes = {cluster.name: len(cluster.cores) for cluster in self.clusters if cluster.kind == "cpu"}
+        for number, cluster in enumerate(self.clusters):
+            if cluster.host is not None:
+                host = parse_slot(cluster.host)
+                if host is None or host.threads > sizes.get(host.cluster, 0):
+                    known = ", ".join(f"{n} {name}" for name, n in sizes.items())
+                    faults.append((("clusters", number, "host"), f"cores of {known}", cluster.host))
         pairs: set[tuple[str, str]] = set()
         for number, link in enumerate(self.links):
             for field, value in (("source", link.source), ("target", link.target)):
@@ -242,6 +278,26 @@ class PlatformSection(Section):
                 faults.append((("links", number), "each pair once", pair))
             pairs.add((link.source, link.target))
         self._raise(faults)
+        return self
+
+
+class VariantsSection(Section):
+    """What else than cores makes slots, on a machine that is detected."""
+
+    kernels: Annotated[
+        tuple[Kernels, ...],
+        Field(min_length=1, description="Kernel libraries of the CPU slots; see 'kernels' of a cluster."),
+    ] = ("default",)
+    accelerators: Literal["auto", "none", "any"] = Field(
+        "auto",
+        description="auto: a GPU takes part where a probe finds that the runtime can use it; none: cores "
+        "only; any: also a GPU that is emulated in software.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> VariantsSection:
+        if len(set(self.kernels)) != len(self.kernels):
+            self._raise([(("kernels",), "each once", self.kernels)])
         return self
 
 
@@ -348,7 +404,9 @@ class PinSection(Section):
     layers: Layers = Field(
         description="Indices, ranges (0-16), names or globs; 'rest': all layers that no other pin names."
     )
-    on: str | None = Field(None, description="'3 big': three cores of cluster big; 'big': any number.")
+    on: str | None = Field(
+        None, description="'3 big': three cores of cluster big; 'big': any number; '3 big builtin'; '1 gpu'."
+    )
     cores: NumbersText | None = Field(None, description="Core numbers instead of 'on': 2, 0-1 or [0, 1].")
     each: dict[str, NumbersText] | None = Field(
         None, description="{i: 0-3} writes the pin four times, with {i} replaced everywhere."
@@ -465,6 +523,7 @@ class ExperimentSection(Section):
         ),
         Field(description="auto (this machine), a platform file, or the platform itself."),
     ] = "auto"
+    variants: VariantsSection = VariantsSection()
     profile: ProfileSection = ProfileSection()
     search: SearchSection = SearchSection()
     measure: MeasureSection = MeasureSection()

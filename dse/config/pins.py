@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dse.platforms import Kernels, split_kernels
+
 MAX_NUMBERS = 4096
 
 _PART = re.compile(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*")
@@ -27,6 +29,8 @@ class Pin:
         Name of the cluster, or None when ``cores`` says it.
     threads
         Cores of the cluster, or None for any number.
+    kernels
+        Kernel library of the slot, or None for any.
     cores
         Core numbers, or empty for any cores of the cluster.
     rest
@@ -38,6 +42,7 @@ class Pin:
     layers: tuple[str | int, ...]
     cluster: str | None = None
     threads: int | None = None
+    kernels: Kernels | None = None
     cores: tuple[int, ...] = ()
     rest: bool = False
     where: str = ""
@@ -144,7 +149,8 @@ def _pin(
     if not found or text.isdigit() or found[1] == "0":
         raise PinError("on", "cores of a cluster, for example '3 big' or 'big'", on)
     threads = int(found[1]) if found[1] else None
-    return Pin(() if rest else filled, found[2], threads, rest=rest, where=where)
+    cluster, kernels = split_kernels(found[2])
+    return Pin(() if rest else filled, cluster, threads, kernels, rest=rest, where=where)
 
 
 def _fill(text: str, values: Mapping[str, int], field: str) -> str:

@@ -1,19 +1,36 @@
 """A model on an accelerator of the runtime's compiled-model interface, with the CPU for the rest.
 
-Only for child processes, and only from their main thread.  The folder of the runtime's libraries
-has to be on ``LD_LIBRARY_PATH`` when the process starts, or the accelerator is not found.
+Only for child processes, and only from their main thread (from another one it crashes).  The folder
+of the runtime's libraries has to be on ``LD_LIBRARY_PATH`` when the process starts, or the
+accelerator is not found: see ``dse.devices.accelerators.child_environment``.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dse.devices.litert_c import CompiledModel, _environment
+from dse.devices.litert_c import CPU, GPU, CompiledModel, environment, library
+from dse.errors import RuntimeRefusedError
 
-GPU_AND_CPU = 3
+if TYPE_CHECKING:
+    import numpy as np
+
+_FUNCTIONS = (
+    "LiteRtCompiledModelIsFullyAccelerated",
+    "LiteRtCreateManagedTensorBufferFromRequirements",
+    "LiteRtLockTensorBuffer",
+    "LiteRtUnlockTensorBuffer",
+)
 _READ, _WRITE = 0, 1
+_LEFT_OUT = "operations are not supported by GPU delegate"
+_REASON = re.compile(r"[A-Z][A-Z0-9_]*(?:[ :].*)?|CUSTOM.*")
 
 
 class AcceleratedModel(CompiledModel):
@@ -29,33 +46,68 @@ class AcceleratedModel(CompiledModel):
     Raises
     ------
     RuntimeRefusedError
-        There is no accelerator, or it refuses the model.
+        There is no accelerator, or it refuses the model; with what the runtime said about it.
     """
 
     def __init__(self, path: Path, threads: int) -> None:
-        super().__init__(path, threads)
+        missing = [name for name in _FUNCTIONS if not hasattr(library(), name)]
+        if missing:
+            raise RuntimeRefusedError(f"the runtime's C API lacks {', '.join(missing)}")
+        with _overheard() as said:
+            try:
+                super().__init__(path, threads, hardware=CPU | GPU)
+            except RuntimeRefusedError as error:
+                told = [line for line in said() if "rror" in line or "ail" in line]
+                raise RuntimeRefusedError(f"{error}{': ' if told else ''}{'; '.join(told[-2:])}") from None
+            self.fallback = fallback_told(said()) if not self._fully_accelerated() else ()
         self._in = self._managed("Input", len(self.inputs))
         self._out = self._managed("Output", len(self.outputs))
 
     def fill(self, number: int, data: bytes) -> None:
         """Write the bytes of an input."""
-        buffer, address = ctypes.c_void_p(self._in[number]), ctypes.c_void_p()
-        self._call("LiteRtLockTensorBuffer", buffer, ctypes.byref(address), ctypes.c_int(_WRITE))
-        ctypes.memmove(address, data, len(data))
-        self._call("LiteRtUnlockTensorBuffer", buffer)
+        with self._locked(self._in[number], _WRITE) as address:
+            ctypes.memmove(address, data, len(data))
+
+    def upload(self, number: int, values: np.ndarray[Any, Any]) -> None:
+        """Copy an array to an input."""
+        with self._locked(self._in[number], _WRITE) as address:
+            ctypes.memmove(address, values.ctypes.data, values.nbytes)
+
+    def download(self, number: int, values: np.ndarray[Any, Any]) -> None:
+        """Copy an output to an array; waits until the accelerator is done."""
+        with self._locked(self._out[number], _READ) as address:
+            ctypes.memmove(values.ctypes.data, address, values.nbytes)
+
+    def start(self) -> None:
+        """Run; the outputs are there when they are read."""
+        self.run(self._in, self._out)
 
     def invoke(self) -> None:
         """Run, and wait until the outputs can be read."""
-        self.run(self._in, self._out)
+        self.start()
         for handle in self._out:
-            buffer, address = ctypes.c_void_p(handle), ctypes.c_void_p()
-            self._call("LiteRtLockTensorBuffer", buffer, ctypes.byref(address), ctypes.c_int(_READ))
-            self._call("LiteRtUnlockTensorBuffer", buffer)
+            with self._locked(handle, _READ):
+                pass
 
-    def _call(self, function: str, *arguments: object) -> None:
-        if function == "LiteRtSetOptionsHardwareAccelerators":
-            arguments = (arguments[0], GPU_AND_CPU)
-        super()._call(function, *arguments)
+    def close(self) -> None:
+        """Free what the runtime holds."""
+        for handle in (*self._in, *self._out):
+            self._call_nothing("LiteRtDestroyTensorBuffer", ctypes.c_void_p(handle))
+        super().close()
+
+    def _fully_accelerated(self) -> bool:
+        answer = ctypes.c_bool()
+        self._call("LiteRtCompiledModelIsFullyAccelerated", self._compiled, ctypes.byref(answer))
+        return answer.value
+
+    @contextmanager
+    def _locked(self, handle: int, how: int) -> Iterator[ctypes.c_void_p]:
+        buffer, address = ctypes.c_void_p(handle), ctypes.c_void_p()
+        self._call("LiteRtLockTensorBuffer", buffer, ctypes.byref(address), ctypes.c_int(how))
+        try:
+            yield address
+        finally:
+            self._call("LiteRtUnlockTensorBuffer", buffer)
 
     def _managed(self, side: str, count: int) -> Any:
         handles = self.handles(count)
@@ -67,9 +119,7 @@ class AcceleratedModel(CompiledModel):
                 ctypes.c_size_t(number),
             )
             kind = ctypes.byref(self._types[side, number])
-            buffer = self._make(
-                "LiteRtCreateManagedTensorBufferFromRequirements", _environment(), kind, needs
-            )
+            buffer = self._make("LiteRtCreateManagedTensorBufferFromRequirements", environment(), kind, needs)
             handles[number] = buffer.value
         return handles
 
@@ -85,3 +135,46 @@ def load_accelerated(path: Path, threads: int, seed: int) -> AcceleratedModel:
     for number, tensor in enumerate(model.inputs):
         model.fill(number, input_values(tensor, random))
     return model
+
+
+def fallback_told(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return what the runtime says about operators that it leaves to the CPU, one reason each.
+
+    Never empty: where the runtime names nothing, the answer says that.
+    """
+    told: list[str] = []
+    listing = False
+    for line in lines:
+        if _LEFT_OUT in line:
+            listing = True
+        elif listing and _REASON.fullmatch(line.strip()):
+            told.append(line.strip().rstrip(":").rstrip())
+        elif listing:
+            listing = False
+    return tuple(dict.fromkeys(told)) or ("some operators, which the runtime does not name",)
+
+
+@contextmanager
+def _overheard() -> Iterator[Any]:
+    """Listen to what native code prints on standard error; it is passed on afterwards.
+
+    The runtime tells which operators it leaves to the CPU, and why, in no other way.
+    """
+    with tempfile.TemporaryFile() as heard:
+        before = os.dup(2)
+        os.dup2(heard.fileno(), 2)
+
+        def said() -> list[str]:
+            return _text(heard.fileno()).splitlines()
+
+        try:
+            yield said
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            os.write(2, _text(heard.fileno()).encode())
+
+
+def _text(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, size, 0).decode(errors="replace")

@@ -69,7 +69,7 @@ class InsideModel(CompiledModel):
     threads
         Threads of the kernels.
     kernels
-        ``default`` (XNNPACK) or ``builtin``.
+        See ``dse.platforms.Kernels``.
 
     Raises
     ------
@@ -78,8 +78,7 @@ class InsideModel(CompiledModel):
     """
 
     def __init__(self, path: Path, threads: int, kernels: str = "default") -> None:
-        self._mode = "xnnpack" if kernels == "default" else kernels
-        super().__init__(path, threads)
+        super().__init__(path, threads, kernels)
         self.input_data = [_aligned(tensor.buffer_bytes) for tensor in self.inputs]
         self._output_data = [_aligned(tensor.buffer_bytes) for tensor in self.outputs]
         self._in = self._wrap_all("Input", self.input_data)
@@ -134,10 +133,8 @@ class InsideModel(CompiledModel):
             if event.type == KERNEL or (event.type == OPERATOR and event.metadata2 == 0)
         ]
 
-    def _add_text_options(self, options: Any, identifier: bytes, text: bytes) -> None:
-        mode = f'kernel_mode = "{self._mode}"\n'.encode()
-        super()._add_text_options(options, identifier, text + mode)
-        super()._add_text_options(options, b"runtime_options_string", b"enable_profiling = true\n")
+    def _add_further_options(self, options: ctypes.c_void_p) -> None:
+        self._add_text_options(options, b"runtime_options_string", b"enable_profiling = true\n")
 
     def _wrap_all(self, side: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
         handles = self.handles(len(arrays))

@@ -18,7 +18,12 @@ from dse.errors import RuntimeRefusedError
 ALIGNMENT = 64
 """Memory handed to the runtime starts at a multiple of this."""
 
-_CPU = 1
+CPU, GPU = 1, 2
+"""Bits of the hardware that a model may be compiled for."""
+
+KERNEL_MODES = {"default": "xnnpack", "builtin": "builtin", "reference": "reference"}
+"""The runtime's names for the kernel libraries of ``dse.platforms.Kernels``."""
+
 _RANK_MASK = 0x7F
 _MAX_RANK = 8
 # LiteRtElementType, the numbering of kTfLiteType
@@ -97,6 +102,10 @@ class CompiledModel:
         The .tflite file.
     threads
         Threads of the kernels.
+    kernels
+        See ``dse.platforms.Kernels``.
+    hardware
+        What the model may be compiled for, as bits.
 
     Raises
     ------
@@ -105,15 +114,18 @@ class CompiledModel:
         are not supported by this API, several signatures are not taken here).
     """
 
-    def __init__(self, path: Path, threads: int) -> None:
-        self._api = _library()
+    def __init__(self, path: Path, threads: int, kernels: str = "default", *, hardware: int = CPU) -> None:
+        self._api = library()
         self._path = path
         self._buffers: list[_Pointer] = []
-        self._model = self._make("LiteRtCreateModelFromFile", _environment(), str(path).encode())
+        self._model = self._make("LiteRtCreateModelFromFile", environment(), str(path).encode())
         options = self._make("LiteRtCreateOptions")
-        self._call("LiteRtSetOptionsHardwareAccelerators", options, _CPU)
-        self._add_text_options(options, b"xnnpack", f"num_threads = {threads}\n".encode())
-        self._compiled = self._make("LiteRtCreateCompiledModel", _environment(), self._model, options)
+        self._call("LiteRtSetOptionsHardwareAccelerators", options, hardware)
+        mode = KERNEL_MODES[kernels]
+        text = f'num_threads = {threads}\nkernel_mode = "{mode}"\n'
+        self._add_text_options(options, b"xnnpack", text.encode())
+        self._add_further_options(options)
+        self._compiled = self._make("LiteRtCreateCompiledModel", environment(), self._model, options)
         self._types: dict[tuple[str, int], _RankedType] = {}
         self._call_nothing("LiteRtDestroyOptions", options)
         count = _Size()
@@ -214,6 +226,9 @@ class CompiledModel:
             found.append(SignatureTensor(text, ELEMENT_NAMES[kind.element], shape, int(size.value)))
         return tuple(found)
 
+    def _add_further_options(self, options: _Pointer) -> None:
+        """For subclasses: more text options, before the model is compiled."""
+
     def _add_text_options(self, options: _Pointer, identifier: bytes, text: bytes) -> None:
         # The runtime frees the text, so it must come from malloc.
         libc = ctypes.CDLL(None)
@@ -239,7 +254,8 @@ class CompiledModel:
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """Return the runtime's shared library, with all functions that a CPU model needs."""
     import ai_edge_litert
 
     path = Path(ai_edge_litert.__file__ or "").parent / "libLiteRt.so"
@@ -254,10 +270,10 @@ def _library() -> ctypes.CDLL:
 
 
 @cache
-def _environment() -> ctypes.c_void_p:
+def environment() -> ctypes.c_void_p:
     """Return the process's environment: models of one environment can share memory."""
     environment = _Pointer()
-    status = _library().LiteRtCreateEnvironment(0, None, ctypes.byref(environment))
+    status = library().LiteRtCreateEnvironment(0, None, ctypes.byref(environment))
     if status or not environment.value:
         raise RuntimeRefusedError(f"the runtime's C API made no environment (status {status})")
     return environment

@@ -178,10 +178,11 @@ class Worker:
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         """Build, allocate and fill an interpreter and run it once.
 
-        The request has ``id``, ``path``, ``threads``, ``seed`` and ``kernels`` (``default``,
-        ``builtin`` or ``gpu``); ``values`` may name a file of numbers for some inputs, by position.  The
-        answer has the times of the build, of the first (cold) and of the second invocation, and by how
-        much the process grew at its peak.
+        The request has ``id``, ``path``, ``threads``, ``seed`` and ``kernels`` (one of
+        ``dse.platforms.Kernels``, or ``gpu``); ``values`` may name a file of numbers for some inputs, by
+        position.  The answer has the times of the build, of the first (cold) and of the second
+        invocation, by how much the process grew at its peak, and the ``fallback``: what an accelerator
+        leaves to the CPU.
         """
         growth = MemoryGrowth()
         start = time.perf_counter_ns()
@@ -194,7 +195,9 @@ class Worker:
             built = time.perf_counter_ns()
         else:
             interpreter = interpreter_class()(
-                model_path=request["path"], num_threads=int(request["threads"]), **_kernels(request)
+                model_path=request["path"],
+                num_threads=int(request["threads"]),
+                **resolver(request.get("kernels", "default")),
             )
             interpreter.allocate_tensors()
             built = time.perf_counter_ns()
@@ -210,6 +213,7 @@ class Worker:
             "first_ns": ran - filled,
             "second_ns": warm - ran,
             "grown_bytes": growth.n_bytes,
+            "fallback": list(getattr(interpreter, "fallback", ())),
         }
 
     def time(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -318,12 +322,17 @@ def interpreter_class() -> Any:
     return Interpreter
 
 
-def _kernels(request: dict[str, Any]) -> dict[str, Any]:
-    if request.get("kernels", "default") == "default":
+def resolver(kernels: str) -> dict[str, Any]:
+    """Return the arguments with which an interpreter runs some kernels (``dse.platforms.Kernels``)."""
+    if kernels == "default":
         return {}
     from ai_edge_litert.interpreter import OpResolverType
 
-    return {"experimental_op_resolver_type": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES}
+    types = {
+        "builtin": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        "reference": OpResolverType.BUILTIN_REF,
+    }
+    return {"experimental_op_resolver_type": types[kernels]}
 
 
 def fill_inputs(interpreter: Any, seed: int, files: dict[str, str] | None = None) -> None:

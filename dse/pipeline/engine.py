@@ -70,9 +70,13 @@ class InterpreterEngine:
     def __init__(self, plan: StagePlan) -> None:
         from ai_edge_litert.interpreter import Interpreter
 
+        from dse.devices.worker import resolver
+
         self._plan = plan
         try:
-            self._interpreter = Interpreter(model_path=str(plan.model_path), num_threads=plan.threads)
+            self._interpreter = Interpreter(
+                model_path=str(plan.model_path), num_threads=plan.threads, **resolver(plan.kernels)
+            )
             self._interpreter.allocate_tensors()
         except (RuntimeError, ValueError) as error:
             raise RuntimeRefusedError(
@@ -132,7 +136,7 @@ class CompiledEngine:
         from dse.devices.litert_c import CompiledModel, find_ports
 
         self._plan = plan
-        self._model = CompiledModel(plan.model_path, plan.threads)
+        self._model = CompiledModel(plan.model_path, plan.threads, plan.kernels)
         self._in_places = find_ports(_wanted(plan.inputs), self._model.inputs, f"{plan.name}, inputs")
         self._out_places = find_ports(_wanted(plan.outputs), self._model.outputs, f"{plan.name}, outputs")
         self._ins = self._model.handles(len(plan.inputs))

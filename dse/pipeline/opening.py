@@ -13,7 +13,7 @@ from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, read_mapping
-from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, port_of
+from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, planned_stage, port_of
 from dse.placement import PlacedStage
 
 CONFIG = "config.yaml"
@@ -110,7 +110,7 @@ def _stage(
                 f"{path}: {stage.name} has no file, but only layers {stage.span} of "
                 f"{len(whole.graph.layers)}: cut the model first (dse split --mapping)"
             )
-        return StagePlan(stage.name, whole.path, stage.cluster, stage.cores, stage.threads, *whole.ports)
+        return planned_stage(stage, whole.path, *whole.ports)
     file = path.parent / named
     if not file.is_file():
         raise InputError(f"{path}: the file of {stage.name} is missing: {file}")
@@ -124,7 +124,7 @@ def _stage(
             key = keys.setdefault(names[index], max(keys.values(), default=-1) + 1)
             ports.append(Port(key, tensor.name, tensor.dtype, tensor.shape, tensor.n_bytes))
         sides.append(tuple(ports))
-    return StagePlan(stage.name, file, stage.cluster, stage.cores, stage.threads, sides[0], sides[1])
+    return planned_stage(stage, file, sides[0], sides[1])
 
 
 def _ends(lane: LanePlan) -> tuple[tuple[Port, ...], tuple[Port, ...]]:

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dse.errors import InputError
 from dse.flatbuffer.stages import StageModel
 from dse.graph import LayerGraph, Tensor
+from dse.placement import PlacedStage
+from dse.platforms import DEVICES, KERNELS, ClusterKind, Kernels
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,16 @@ class StagePlan:
     cluster
         Name of the cluster that the cores belong to.
     cores
-        Numbers of the cores; stages of a lane with equal cores share a thread.
+        Numbers of the cores; stages of a lane with equal cores share a thread.  Of a stage on an
+        accelerator: the cores that drive it, none for any.
     threads
         Threads of the interpreter.
     inputs, outputs
         In the order of the file's inputs and outputs.
+    kernels
+        Kernel library (``dse.platforms.Kernels``).
+    device
+        What kind of thing the cluster is.  A stage on an accelerator runs in a process of its own.
     """
 
     name: str
@@ -67,12 +76,26 @@ class StagePlan:
     threads: int
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    kernels: Kernels = "default"
+    device: ClusterKind = "cpu"
 
     def __post_init__(self) -> None:
-        if not self.cores or len(set(self.cores)) != len(self.cores):
+        if not self.cores and not self.is_apart:
+            raise InputError(f"{self.name}: expected at least one core, got none")
+        if len(set(self.cores)) != len(self.cores):
             raise InputError(f"{self.name}: expected a set of different cores, got {self.cores}")
         if self.threads < 1:
             raise InputError(f"{self.name}: expected at least 1 thread, got {self.threads}")
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it runs in a process of its own."""
+        return self.device != "cpu"
+
+    @property
+    def seats(self) -> frozenset[int | str]:
+        """What it occupies: cores, and the accelerator."""
+        return frozenset((*self.cores, self.cluster) if self.is_apart else self.cores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +109,11 @@ class LanePlan:
             raise InputError("a lane needs at least one stage")
         for number, stage in enumerate(self.stages):
             for other in self.stages[:number]:
-                shared = set(stage.cores) & set(other.cores)
-                if shared and set(stage.cores) != set(other.cores):
+                shared = stage.seats & other.seats
+                if shared and stage.seats != other.seats:
+                    text = ", ".join(sorted(map(str, shared)))
                     raise InputError(
-                        f"{stage.name} and {other.name} share cores {sorted(shared)} but not all of them: "
+                        f"{stage.name} and {other.name} share cores [{text}] but not all of them: "
                         f"two stages use either the same cores or disjoint ones"
                     )
 
@@ -111,9 +135,9 @@ class LanePlan:
     @property
     def units(self) -> tuple[tuple[int, ...], ...]:
         """Indices of the stages of each set of cores, in order of first use."""
-        found: dict[frozenset[int], list[int]] = {}
+        found: dict[frozenset[int | str], list[int]] = {}
         for number, stage in enumerate(self.stages):
-            found.setdefault(frozenset(stage.cores), []).append(number)
+            found.setdefault(stage.seats, []).append(number)
         return tuple(tuple(members) for members in found.values())
 
 
@@ -148,14 +172,15 @@ class PipelinePlan:
     def __post_init__(self) -> None:
         if not self.lanes:
             raise InputError(f"plan {self.name!r} has no lane")
-        used: dict[int, int] = {}
+        used: dict[int | str, int] = {}
         for number, lane in enumerate(self.lanes):
-            for core in sorted(lane.cores):
-                if core in used:
+            for seat in sorted({seat for stage in lane.stages for seat in stage.seats}, key=str):
+                if seat in used:
+                    what = f"core {seat}" if isinstance(seat, int) else seat
                     raise InputError(
-                        f"plan {self.name!r}: core {core} is in lane {used[core]} and in lane {number}"
+                        f"plan {self.name!r}: {what} is in lane {used[seat]} and in lane {number}"
                     )
-                used[core] = number
+                used[seat] = number
             self._check_lane(number, lane)
 
     def _check_lane(self, number: int, lane: LanePlan) -> None:
@@ -272,6 +297,14 @@ def stage_ports(model: StageModel) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     return inputs, outputs
 
 
+def planned_stage(
+    stage: PlacedStage, path: Path, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
+) -> StagePlan:
+    """Plan a stage of a mapping, whose file is ``path``."""
+    slot = stage.cluster, stage.cpu_cores, stage.threads
+    return StagePlan(stage.name, path, *slot, inputs, outputs, stage.kernels, stage.device)
+
+
 def whole_model_plan(
     name: str, graph: LayerGraph, model_path: Path, cluster: str, copies: Sequence[tuple[int, ...]]
 ) -> PipelinePlan:
@@ -316,7 +349,15 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
         "threads": stage.threads,
         "inputs": [_port_json(port) for port in stage.inputs],
         "outputs": [_port_json(port) for port in stage.outputs],
+        "kernels": stage.kernels,
+        "device": stage.device,
     }
+
+
+def _one_of(value: Any, known: tuple[T, ...]) -> T:
+    if value not in known:
+        raise ValueError(f"expected one of {', '.join(map(str, known))}, got {value!r}")
+    return known[known.index(value)]
 
 
 def _port(data: dict[str, Any]) -> Port:
@@ -338,4 +379,6 @@ def _stage(data: dict[str, Any]) -> StagePlan:
         int(data["threads"]),
         tuple(_port(port) for port in data["inputs"]),
         tuple(_port(port) for port in data["outputs"]),
+        _one_of(data["kernels"], KERNELS),
+        _one_of(data["device"], DEVICES),
     )

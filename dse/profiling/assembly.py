@@ -9,7 +9,7 @@ from dse.costs import Cost
 from dse.graph import Layer, LayerGraph
 from dse.platforms import Slot
 from dse.profiling.cache import Journal, Record
-from dse.profiling.in_situ import Resolution, Resolved, resolve
+from dse.profiling.in_situ import OPERATOR, Resolution, Resolved, resolve
 from dse.profiling.inside_run import TOTAL, known_pieces, piece_name
 from dse.profiling.layer_models import counts_for_group, subject_of
 from dse.profiling.options import ProfileOptions
@@ -105,4 +105,7 @@ def _inside_cost(
         graph.layers[index].name for index, other in resolution.layers.items() if other.host == layer.index
     ]
     reason = f"its kernel also does {', '.join(guests)}" if guests else ""
-    return Cost(median(samples), samples, "in_situ", reason, median_interval(samples))
+    kinds = {known_pieces(journal, slot)[piece].kind for piece in resolved.pieces}
+    outside = slot.kernels == "default" and OPERATOR in kinds
+    fallback = "built-in kernels: XNNPACK does not take it" if outside else ""
+    return Cost(median(samples), samples, "in_situ", reason, median_interval(samples), fallback)

@@ -29,7 +29,7 @@ class Background:
     platform
         Its CPU cores get a process each.
     options
-        Seed, kernels, time-out.
+        Seed, time-out.
     folder
         For log files.
 
@@ -44,6 +44,8 @@ class Background:
         self._busy: set[int] = set()
         with ExitStack() as stack:
             for cluster in platform.clusters:
+                if cluster.is_accelerator:
+                    continue
                 for core in cluster.core_ids:
                     slot = Slot(cluster.name, 1)
                     worker = stack.enter_context(

@@ -48,6 +48,10 @@ class Subject:
         can not be a model of its own, and no slot gets a cost.
     values
         Files of numbers for some inputs, by position.
+    only
+        The slots that it is timed on, None for all.
+    may_fall_back
+        Whether it counts where an accelerator leaves a part of it to the CPU.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Subject:
     path: Path | None = None
     build: Callable[[], bytes | bytearray] | None = None
     values: Mapping[int, Path] = field(default_factory=dict)
+    only: frozenset[Slot] | None = None
+    may_fall_back: bool = False
 
 
 @dataclass(slots=True)
@@ -96,9 +102,11 @@ class Campaign:
     budget_s: float | None = None
     stopped_by: str = "precision"
     _estimate_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+    _only: dict[str, frozenset[Slot]] = field(default_factory=dict)
 
     def run(self, subjects: Sequence[Subject], always: Sequence[Subject] = ()) -> None:
         """Time all subjects; those of ``always`` are resident with every batch, and loaded first."""
+        self._only = {s.name: s.only for s in (*always, *subjects) if s.only is not None}
         budget_s = self.options.budget_s if self.budget_s is None else self.budget_s
         deadline = time.monotonic() + budget_s
         for slot in self.workers:
@@ -178,6 +186,9 @@ class Campaign:
         if self._done(slot, name):
             return None
         loaded = worker.load(name, path, subject.values)
+        if not isinstance(loaded, str) and loaded.fallback and not subject.may_fall_back:
+            worker.unload([name])
+            loaded = f"left to the CPU: {'; '.join(loaded.fallback)}"
         if isinstance(loaded, str):
             self.journal.refuse(str(slot), name, loaded)
             self.task.advance(1, f"{name}: refused on {slot}")
@@ -259,6 +270,8 @@ class Campaign:
         return any(not self._done(slot, subject.name) for slot in self.workers)
 
     def _done(self, slot: Slot, name: str) -> bool:
+        if name in self._only and slot not in self._only[name]:
+            return True
         return self.journal.record(str(slot), name).satisfies(self.options.precision)
 
     def _precise(self, slot: Slot, name: str) -> bool:

@@ -112,6 +112,24 @@ def layer_subjects(
     return tuple(subjects.values())
 
 
+def span_name(span: Sequence[int]) -> str:
+    """Return the name of the subject that some layers are timed with as one stage."""
+    text = ",".join(map(str, span))
+    return f"span-{len(span)}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+def span_subject(
+    file: ModelFile, graph: LayerGraph, span: Sequence[int], numbers: Mapping[int, Path] | None = None
+) -> Subject:
+    """Return what times some layers as one stage; ``numbers`` as for ``layer_subjects``."""
+    return Subject(
+        span_name(span),
+        sum(graph.layers[layer].weight_bytes for layer in span),
+        build=partial(cut_out, file, graph, tuple(span)),
+        values=live_inputs(graph, span, numbers or {}),
+    )
+
+
 def live_inputs(graph: LayerGraph, layers: Sequence[int], numbers: Mapping[int, Path]) -> dict[int, Path]:
     """Return the files of captured values for the inputs of some layers, by position."""
     from dse.flatbuffer.cut import live_tensors

@@ -6,13 +6,13 @@ import resource
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dse import conditions
-from dse.costs import CostTable, WholeCost
+from dse.costs import Cost, CostTable, WholeCost
 from dse.errors import DeviceError, PlatformError
 from dse.graph import Layer, LayerGraph
 from dse.platforms import Platform, Slot
@@ -22,9 +22,16 @@ from dse.profiling.cache import CacheKey, Journal, ProfileCache
 from dse.profiling.campaign import Campaign, Subject
 from dse.profiling.in_situ import Resolution
 from dse.profiling.inside_run import TOTAL, InsideRun
-from dse.profiling.layer_models import capture_numbers, layer_subjects, subject_of
+from dse.profiling.layer_models import (
+    capture_numbers,
+    layer_subjects,
+    span_name,
+    span_subject,
+    subject_of,
+)
 from dse.profiling.links import links_from_json, measure_links
 from dse.profiling.options import ProfileOptions
+from dse.profiling.regions import Region, regions, scaled
 from dse.profiling.reuse import Known
 from dse.profiling.slot_worker import SlotWorker
 from dse.profiling.stats import median
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
 RUNTIME = "ai-edge-litert"
 WHOLE = "whole model"
 OVERHEAD = "invocation"
+FALLBACK = "fallback"
 MEMORY_SHARE = 0.25
 
 
@@ -105,7 +113,7 @@ def profile(
     Raises
     ------
     PlatformError
-        The platform is only described, or has accelerators.
+        The platform is only described, or has accelerators that the runtime can not drive.
     DeviceError
         The runtime can run the model on no slot, the method ``in_situ`` does not resolve every
         layer, or a thread lost its affinity mask.
@@ -136,10 +144,10 @@ def check_measurable(platform: Platform) -> None:
             " use '--platform auto' to measure this machine, give a cost file with '--costs FILE',"
             " or predict analytically with '--predict'"
         )
-    others = [cluster.name for cluster in platform.clusters if cluster.kind != "cpu"]
+    others = [cluster.name for cluster in platform.clusters if cluster.kind not in ("cpu", "gpu")]
     if others:
         raise PlatformError(
-            f"platform {platform.name!r}: only CPU clusters can be measured, not {', '.join(others)}"
+            f"platform {platform.name!r}: only cores and GPUs can be measured, not {', '.join(others)}"
         )
 
 
@@ -148,7 +156,7 @@ def cache_key(
 ) -> CacheKey:
     """Return what the measurements of a model on this machine depend on."""
     device = f"{platform.fingerprint} {conditions.cpu_model()}"
-    method = f"{subject}, kernels: {options.kernels}, load: {options.load}"
+    method = f"{subject}, load: {options.load}"
     return CacheKey(sha256, device, f"{RUNTIME} {runtime_version()}", method)
 
 
@@ -169,7 +177,7 @@ def runtime_version() -> str:
 def _measure(study: _Study, journal: Journal) -> None:
     if _complete(study, journal):
         return
-    cores = [core for cluster in study.platform.clusters for core in cluster.core_ids]
+    cores = study.platform.cpu_cores
     before = conditions.snapshot(cores)
     busy_before = _cpu_seconds()
     with tempfile.TemporaryDirectory(prefix="tflite-dse-profile-") as name:
@@ -197,14 +205,14 @@ def _measure(study: _Study, journal: Journal) -> None:
 def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
     slots = study.slots
     always = (
-        Subject(WHOLE, study.file.n_bytes, path=study.file.path),
+        Subject(WHOLE, study.file.n_bytes, path=study.file.path, may_fall_back=True),
         Subject(OVERHEAD, 0, build=tiny_model),
     )
     available = conditions.snapshot().available_bytes or (1 << 30)
     with ExitStack() as stack:
         workers = {
             slot: stack.enter_context(
-                SlotWorker(slot, slot_cores(study.platform, slot), folder / f"slot{i}.log", study.options)
+                slot_worker(study.platform, slot, folder / f"slot{i}.log", study.options)
             )
             for i, slot in enumerate(slots)
         }
@@ -220,40 +228,73 @@ def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
         if study.options.method != "extracted":
             inside = InsideRun(study.file.path, journal, study.options)
             for slot, worker in workers.items():
+                if worker.device != "cpu":
+                    journal.refuse(str(slot), TOTAL, "accelerators have no profiler")
+                    continue
                 if background is not None:
                     background.surround(worker.cores)
                 inside.load(slot, worker)
                 inside.visit(slot, worker)
-        subjects = _subjects_left(study, journal, folder)
+        _insist_on_in_situ(study, journal)
+        alone = _alone(study, journal)
+        numbers = capture_numbers(study.file, study.graph, folder, study.options.seed) if alone else {}
+        subjects = tuple(
+            replace(subject, only=alone[subject.name])
+            for subject in layer_subjects(study.file, study.graph, numbers)
+            if subject.name in alone
+        )
         steps = (len(subjects) + len(always)) * len(slots)
         task = stack.enter_context(study.progress.task("profile", steps))
         share = round(available * MEMORY_SHARE / len(slots))
         campaign = Campaign(workers, journal, study.options, folder, task, share, inside, background)
         campaign.run(subjects, always)
         journal.note("stopped by", campaign.stopped_by)
+        for slot, worker in workers.items():
+            rows = _regions(study, journal, slot)
+            if rows:
+                parts = [span_subject(study.file, study.graph, row, numbers) for row in rows]
+                Campaign({slot: worker}, journal, study.options, folder, task, share).run(parts)
 
 
-def _subjects_left(study: _Study, journal: Journal, folder: Path) -> tuple[Subject, ...]:
-    """Return the layers that the profiler does not resolve, as models of their own."""
-    unresolved = _unresolved(study, journal)
-    if not unresolved:
+def _alone(study: _Study, journal: Journal) -> dict[str, frozenset[Slot]]:
+    """Return the layers that have to be models of their own, by subject, and on which slots."""
+    wanted: dict[str, set[Slot]] = {}
+    for slot, resolution in _resolutions(study, journal).items():
+        for layer in _unresolved(study, slot, resolution):
+            wanted.setdefault(subject_of(study.graph, layer), set()).add(slot)
+    return {name: frozenset(slots) for name, slots in wanted.items()}
+
+
+def _unresolved(study: _Study, slot: Slot, resolution: Resolution) -> tuple[Layer, ...]:
+    """Return the layers that the profiler does not resolve on a slot, of those that are not known."""
+    missing = set(study.known.missing(slot, len(study.graph.layers)))
+    layers = unresolved_layers(study.graph, {slot: resolution})
+    return tuple(layer for layer in layers if layer.index in missing)
+
+
+def _insist_on_in_situ(study: _Study, journal: Journal) -> None:
+    """Raise where the method is ``in_situ`` and does not resolve every layer on all cores."""
+    if study.options.method != "in_situ":
+        return
+    for slot, resolution in _resolutions(study, journal).items():
+        unresolved = _unresolved(study, slot, resolution)
+        if unresolved and not _is_accelerator(study, slot):
+            raise DeviceError(
+                f"{study.file.path}: {len(unresolved)} of {len(study.graph.layers)} layers can not be timed"
+                f" inside the model on {slot} ({resolution.reason}); use the method 'auto' or 'extracted'"
+            )
+
+
+def _is_accelerator(study: _Study, slot: Slot) -> bool:
+    return study.platform.cluster(slot.cluster).is_accelerator
+
+
+def _regions(study: _Study, journal: Journal, slot: Slot) -> tuple[Region, ...]:
+    """Return the rows of layers that are timed as stages on an accelerator, none elsewhere."""
+    if not _is_accelerator(study, slot):
         return ()
-    if study.options.method == "in_situ":
-        reasons = {found.reason for found in _resolutions(study, journal).values() if found.reason}
-        raise DeviceError(
-            f"{study.file.path}: {len(unresolved)} of {len(study.graph.layers)} layers can not be timed"
-            f" inside the model ({'; '.join(sorted(reasons))}); use the method 'auto' or 'extracted'"
-        )
-    numbers = capture_numbers(study.file, study.graph, folder, study.options.seed)
-    names = {subject_of(study.graph, layer) for layer in unresolved}
-    return tuple(s for s in layer_subjects(study.file, study.graph, numbers) if s.name in names)
-
-
-def _unresolved(study: _Study, journal: Journal) -> tuple[Layer, ...]:
-    """Return the layers that have to be models of their own, of those that are not known."""
-    wanted = {layer for slot in study.slots for layer in study.known.missing(slot, len(study.graph.layers))}
-    layers = unresolved_layers(study.graph, _resolutions(study, journal))
-    return tuple(layer for layer in layers if layer.index in wanted)
+    records = [journal.record(str(slot), subject_of(study.graph, layer)) for layer in study.graph.layers]
+    return regions(study.graph, [bool(r.visits) and not r.refused for r in records])
 
 
 def _resolutions(study: _Study, journal: Journal) -> dict[Slot, Resolution]:
@@ -270,25 +311,44 @@ def _load_whole(study: _Study, journal: Journal, workers: Mapping[Slot, SlotWork
             reasons.append(loaded)
         else:
             memory[str(slot)] = loaded.grown_bytes
+            journal.note(f"{FALLBACK} {slot}", list(loaded.fallback))
     if not memory:
         raise DeviceError(f"{study.file.path}: the runtime can not run this model on any slot: {reasons[0]}")
     journal.note("memory", memory)
 
 
+def slot_worker(platform: Platform, slot: Slot, log_path: Path, options: ProfileOptions) -> SlotWorker:
+    """Start the process that measures on a slot."""
+    device = platform.cluster(slot.cluster).kind
+    return SlotWorker(slot, slot_cores(platform, slot), log_path, options, device)
+
+
 def slot_cores(platform: Platform, slot: Slot) -> tuple[int, ...]:
-    """Return the cores on which a slot is measured: the first ones of its cluster."""
-    return platform.cluster(slot.cluster).core_ids[: slot.threads]
+    """Return the cores on which a slot is measured: the first of its cluster, or of an accelerator's host.
+
+    An accelerator without a host is driven from any core.
+    """
+    cluster = platform.cluster(slot.cluster)
+    if not cluster.is_accelerator:
+        return cluster.core_ids[: slot.threads]
+    if cluster.host is None:
+        return platform.cpu_cores
+    return platform.cluster(cluster.host.cluster).core_ids[: cluster.host.threads]
 
 
 def _complete(study: _Study, journal: Journal) -> bool:
     if study.measures_links and "links" not in journal.extra:
         return False
     inside = () if study.options.method == "extracted" else (TOTAL,)
-    alone = _unresolved(study, journal)
-    names = (*inside, WHOLE, OVERHEAD, *(subject_of(study.graph, layer) for layer in alone))
+    wanted = {slot: [*inside, WHOLE, OVERHEAD] for slot in study.slots}
+    for slot, names in wanted.items():
+        names += [span_name(row) for row in _regions(study, journal, slot)]
+    for name, slots in _alone(study, journal).items():
+        for slot in slots:
+            wanted[slot].append(name)
     return all(
         journal.record(str(slot), name).satisfies(study.options.precision)
-        for slot in study.slots
+        for slot, names in wanted.items()
         for name in names
     )
 
@@ -298,13 +358,11 @@ def _table(study: _Study, journal: Journal) -> CostTable:
     empty = [journal.record(str(slot), OVERHEAD).samples_ns for slot in slots]
     overheads = tuple(median(samples) if samples else 0 for samples in empty)
     found = _resolutions(study, journal)
-    costs = tuple(
-        tuple(
-            layer_cost(study.graph, layer, slot, journal, found[slot], overhead)
-            for slot, overhead in zip(slots, overheads, strict=True)
-        )
-        for layer in study.graph.layers
-    )
+    columns = [
+        _column(study, journal, slot, found[slot], overhead)
+        for slot, overhead in zip(slots, overheads, strict=True)
+    ]
+    costs = tuple(zip(*columns, strict=True))
     measured_links = journal.extra.get("links") if study.measures_links else None
     return CostTable(
         model_hash=study.file.sha256,
@@ -328,9 +386,11 @@ def _table(study: _Study, journal: Journal) -> CostTable:
                 }
                 for slot in slots
             },
+            "fallbacks": {
+                str(slot): told for slot in slots if (told := journal.extra.get(f"{FALLBACK} {slot}"))
+            },
             "runtime": RUNTIME,
             "runtime_version": runtime_version(),
-            "kernels": study.options.kernels,
             "platform_fingerprint": study.platform.fingerprint,
             "slot_cores": {str(slot): list(slot_cores(study.platform, slot)) for slot in slots},
             "precision": {
@@ -343,6 +403,20 @@ def _table(study: _Study, journal: Journal) -> CostTable:
             "machine": journal.extra.get("conditions"),
         },
     )
+
+
+def _column(
+    study: _Study, journal: Journal, slot: Slot, resolution: Resolution, overhead_ns: int
+) -> list[Cost]:
+    column = [
+        layer_cost(study.graph, layer, slot, journal, resolution, overhead_ns) for layer in study.graph.layers
+    ]
+    times = {
+        row: median(record.samples_ns)
+        for row in _regions(study, journal, slot)
+        if (record := journal.record(str(slot), span_name(row))).visits and not record.refused
+    }
+    return scaled(column, times, overhead_ns, {})
 
 
 def _whole(journal: Journal, slot: Slot) -> WholeCost | None:

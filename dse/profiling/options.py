@@ -7,7 +7,6 @@ from typing import Literal
 
 from dse.errors import ConfigError
 
-Kernels = Literal["default", "builtin", "gpu"]
 Load = Literal["isolated", "loaded"]
 Method = Literal["auto", "in_situ", "extracted"]
 
@@ -32,9 +31,6 @@ class ProfileOptions:
     method
         ``in_situ``: by the runtime's profiler inside the whole model; ``extracted``: each layer as
         a model of its own; ``auto``: in situ, and extracted what is not resolved there.
-    kernels
-        ``default`` (with XNNPACK), ``builtin`` (without delegates), or ``gpu`` (the accelerator of the
-        compiled-model interface, the CPU for what it refuses).
     load
         ``isolated``: nothing else runs; ``loaded``: all cores outside of the slot run the model too,
         one copy on each, as in a mapping that uses the whole machine.
@@ -58,7 +54,6 @@ class ProfileOptions:
     visit_ns: int = 2_000_000
     seed: int = 0
     method: Method = "auto"
-    kernels: Kernels = "default"
     load: Load = "isolated"
     links: bool = True
     timeout_s: float = 60.0
@@ -75,10 +70,6 @@ class ProfileOptions:
             ),
             (self.visit_ns > 0, f"visit_ns: expected nanoseconds > 0, got {self.visit_ns}"),
             (self.timeout_s > 0, f"timeout_s: expected seconds > 0, got {self.timeout_s}"),
-            (
-                self.kernels in ("default", "builtin", "gpu"),
-                f"kernels: expected 'default', 'builtin' or 'gpu', got {self.kernels!r}",
-            ),
             (
                 self.load in ("isolated", "loaded"),
                 f"load: expected 'isolated' or 'loaded', got {self.load!r}",

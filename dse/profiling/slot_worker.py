@@ -9,10 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dse.devices.accelerators import child_environment
 from dse.devices.child import Child
 from dse.errors import AffinityError, ChildDiedError, ChildTimeoutError, RuntimeRefusedError
 from dse.files import write_bytes
-from dse.platforms import Slot
+from dse.platforms import ClusterKind, Slot
 from dse.profiling.options import ProfileOptions
 from dse.profiling.tiny import tiny_model
 
@@ -31,10 +32,13 @@ class Loaded:
         Time of the second invocation: a first estimate.
     grown_bytes
         By how much the process grew at its peak.
+    fallback
+        What an accelerator leaves to the CPU, with reasons.
     """
 
     second_ns: int
     grown_bytes: int
+    fallback: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +80,32 @@ class SlotWorker:
     log_path
         Collects what the runtime prints.
     options
-        Seed, kernels, time-out.
+        Seed, time-out.
+    device
+        What kind of thing the slot's cluster is; the cores of an accelerator are those that drive it.
     """
 
-    def __init__(self, slot: Slot, cores: Sequence[int], log_path: Path, options: ProfileOptions) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        cores: Sequence[int],
+        log_path: Path,
+        options: ProfileOptions,
+        device: ClusterKind = "cpu",
+    ) -> None:
         self.slot = slot
         self.cores = tuple(cores)
+        self.device = device
         self._log_path = log_path
         self._options = options
         self._resident: dict[str, tuple[Path, Mapping[int, Path]]] = {}
         self._inside: Path | None = None
         self.versions: dict[str, Any] = {}
         self._child = self._start()
+
+    @property
+    def _kernels(self) -> str:
+        return self.slot.kernels if self.device == "cpu" else self.device
 
     @property
     def pid(self) -> int:
@@ -201,8 +219,11 @@ class SlotWorker:
         Raises
         ------
         AffinityError
-            A thread may run elsewhere than on the slot's cores.
+            A thread may run elsewhere than on the slot's cores.  The threads of an accelerator's driver
+            are its own affair.
         """
+        if self.device != "cpu":
+            return
         answer = self._child.request({"command": "affinity"}, timeout_s=self._options.timeout_s)
         for thread, mask in answer["threads"].items():
             if tuple(mask) != tuple(sorted(self.cores)):
@@ -235,6 +256,7 @@ class SlotWorker:
             ["--cores", ",".join(map(str, self.cores))],
             log_path=self._log_path,
             name=f"the profiling worker of slot {self.slot!s}",
+            env={} if self.device == "cpu" else child_environment(),
         )
         try:
             self.versions = child.request({"command": "hello"}, timeout_s=self._options.timeout_s)
@@ -268,14 +290,15 @@ class SlotWorker:
                 "path": str(path),
                 "threads": self.slot.threads,
                 "seed": self._options.seed,
-                "kernels": self._options.kernels,
+                "kernels": self._kernels,
                 "values": {str(position): str(file) for position, file in values.items()},
             },
             timeout_s=self._options.timeout_s,
             doing=f"loading {name}",
         )
         self._resident[name] = (path, values)
-        return Loaded(int(answer["second_ns"]), int(answer["grown_bytes"]))
+        fallback = tuple(str(text) for text in answer["fallback"])
+        return Loaded(int(answer["second_ns"]), int(answer["grown_bytes"]), fallback)
 
     def _load_inside(self, path: Path) -> Loaded:
         request = {
@@ -283,7 +306,7 @@ class SlotWorker:
             "path": str(path),
             "threads": self.slot.threads,
             "seed": self._options.seed,
-            "kernels": self._options.kernels,
+            "kernels": self._kernels,
         }
         answer = self._child.request(
             request, timeout_s=self._options.timeout_s, doing="loading the model for profiling"

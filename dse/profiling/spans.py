@@ -5,11 +5,9 @@ The sum of layer costs is an approximation (fusion, caches); a measured stage is
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +18,10 @@ from dse.graph import LayerGraph
 from dse.platforms import Platform, Slot
 from dse.problems import stage_memory
 from dse.profiling.cache import Journal, ProfileCache
-from dse.profiling.campaign import GROWN, Campaign, Subject
-from dse.profiling.layer_models import capture_numbers, cut_out, live_inputs
-from dse.profiling.measured import MEMORY_SHARE, cache_key, check_measurable, slot_cores
+from dse.profiling.campaign import GROWN, Campaign
+from dse.profiling.layer_models import capture_numbers, span_name, span_subject
+from dse.profiling.measured import MEMORY_SHARE, cache_key, check_measurable, slot_worker
 from dse.profiling.options import ProfileOptions
-from dse.profiling.slot_worker import SlotWorker
 from dse.profiling.stats import median, visit_interval
 from dse.progress import Progress, SilentProgress
 
@@ -82,7 +79,7 @@ def measure_spans(
     key = cache_key(file.sha256, platform, options, subject="stages")
     with Journal() if cache is None else cache.open(key, refresh=options.refresh) as journal:
         missing = [
-            p for p in pairs if not journal.record(str(p[1]), _name(p[0])).satisfies(options.precision)
+            p for p in pairs if not journal.record(str(p[1]), span_name(p[0])).satisfies(options.precision)
         ]
         if missing:
             _measure(file, graph, platform, missing, options, journal, progress or SilentProgress())
@@ -108,26 +105,17 @@ def _measure(
         # Slots may have different stages, so each is a campaign of its own.
         for slot in slots:
             worker = stack.enter_context(
-                SlotWorker(slot, slot_cores(platform, slot), folder / f"slot{slots.index(slot)}.log", options)
+                slot_worker(platform, slot, folder / f"slot{slots.index(slot)}.log", options)
             )
             worker.settle(folder)
-            subjects = [
-                Subject(
-                    _name(span),
-                    sum(graph.layers[layer].weight_bytes for layer in span),
-                    build=partial(cut_out, file, graph, span),
-                    values=live_inputs(graph, span, numbers),
-                )
-                for span, on in pairs
-                if on == slot
-            ]
+            subjects = [span_subject(file, graph, span, numbers) for span, on in pairs if on == slot]
             batch = round(available * MEMORY_SHARE)
             campaign = Campaign({slot: worker}, journal, options, folder, task, batch, budget_s=share)
             campaign.run(subjects)
 
 
 def _cost(graph: LayerGraph, journal: Journal, span: Span, slot: Slot) -> StageCost:
-    record = journal.record(str(slot), _name(span))
+    record = journal.record(str(slot), span_name(span))
     weights, arena = stage_memory(graph, span)
     if record.refused or not record.visits:
         reason = record.refused or "not measured"
@@ -140,10 +128,5 @@ def _cost(graph: LayerGraph, journal: Journal, span: Span, slot: Slot) -> StageC
         visit_interval(record.used_visits),
         weight_bytes=weights,
         arena_bytes=arena,
-        peak_rss_bytes=journal.extra.get(f"{GROWN} {slot}", {}).get(_name(span)),
+        peak_rss_bytes=journal.extra.get(f"{GROWN} {slot}", {}).get(span_name(span)),
     )
-
-
-def _name(span: Span) -> str:
-    text = ",".join(map(str, span))
-    return f"span-{len(span)}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from dse.costs import CostTable
+from dse.elsewhere import elsewhere
 from dse.graph import LayerGraph
 from dse.platforms import Slot
 from dse.reports.console import WIDTH, shorten
@@ -14,6 +15,7 @@ from dse.units import format_bytes, format_ns
 MAX_LAYERS = 15
 MAX_SLOTS = 5
 HOW = {"in_situ": "in", "extracted": "ex", "imported": "im", "analytic": "an", "learned": "le"}
+MAX_ELSEWHERE = 8
 
 
 def costs_text(graph: LayerGraph, costs: CostTable, *, every: bool = False) -> str:
@@ -24,6 +26,7 @@ def costs_text(graph: LayerGraph, costs: CostTable, *, every: bool = False) -> s
         shorten(f"{graph.name} on {costs.platform_name}: {len(graph.layers)} layers, {measured}", WIDTH),
         "",
         *_totals(costs),
+        *elsewhere_lines(costs),
         "",
         *trust_lines(costs),
     ]
@@ -122,6 +125,15 @@ def trust_lines(costs: CostTable) -> list[str]:
     lines += [f"warning: {warning}" for warning in machine.get("warnings", ())]
     wrapped = [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
     return [*wrapped, ""] if wrapped else []
+
+
+def elsewhere_lines(costs: CostTable, most: int = MAX_ELSEWHERE) -> list[str]:
+    """Return what a slot does not run and what ran elsewhere, with reasons; at most 80 columns."""
+    entries = elsewhere(costs)
+    lines = [shorten(str(entry), WIDTH * 2) for entry in entries[:most]]
+    if len(entries) > most:
+        lines.append(f"{len(entries) - most} more reasons are in the cost table (--output FILE or --json)")
+    return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ")]
 
 
 def shown_slots(slots: Sequence[Slot]) -> list[int]:

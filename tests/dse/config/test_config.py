@@ -156,7 +156,7 @@ BOARD = "platform:\n  name: b\n  clusters:\n"
         (MODEL + "platform: 3\n", r"platform: expected auto, a path, or a description with clusters, got 3"),
         (MODEL + "platform: no.yaml\n", r"x.yaml:2: platform: no.yaml: can not be read: No such file"),
         (MODEL + "platform: {name: b, clusters: []}\n", r"platform.clusters: expected at least 1 entry"),
-        (MODEL + BOARD + "    - {name: a}\n", r"x.yaml:5: platform.clusters\[0\].cores: required, but missing"),
+        (MODEL + BOARD + "    - {name: a}\n", r"x.yaml:5: platform.clusters\[0\].cores: expected core numbers"),
         (MODEL + BOARD + "    - {name: a, cores: 3-1}\n", r"clusters\[0\].cores: expected a range that runs up"),
         (MODEL + BOARD + "    - {name: a, cores: x}\n", r"clusters\[0\].cores: expected numbers such as 2, 0-3"),
         (MODEL + BOARD + "    - {name: a, cores: [1, 1]}\n", r"clusters\[0\].cores: expected each number once"),

@@ -172,8 +172,8 @@ def test_described_platforms_are_not_measured(corpus: Path, here: Platform) -> N
     file, graph = opened(corpus, "x_if_while")
     with pytest.raises(PlatformError, match="--platform auto"):
         profile(file, graph, Platform("board", (Cluster("big", (0,)),)))
-    gpu = dataclasses.replace(here, clusters=(*here.clusters, Cluster("gpu", (99,), kind="gpu")))
-    with pytest.raises(PlatformError, match="gpu"):
+    gpu = dataclasses.replace(here, clusters=(*here.clusters, Cluster("npu", (99,), kind="npu")))
+    with pytest.raises(PlatformError, match="npu"):
         profile(file, graph, gpu)
 
 
