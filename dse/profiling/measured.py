@@ -362,7 +362,7 @@ def _table(study: _Study, journal: Journal) -> CostTable:
         _column(study, journal, slot, found[slot], overhead)
         for slot, overhead in zip(slots, overheads, strict=True)
     ]
-    costs = tuple(zip(*columns, strict=True))
+    costs = tuple(tuple(column[n] for column in columns) for n in range(len(study.graph.layers)))
     measured_links = journal.extra.get("links") if study.measures_links else None
     return CostTable(
         model_hash=study.file.sha256,
