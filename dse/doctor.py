@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 from dse import conditions
 from dse.detection import cpu_quota, detect_platform, format_core_list
+from dse.devices.accelerators import Accelerator, probe_gpu
 from dse.devices.child import Child
 from dse.errors import DseError
 from dse.files import default_cache_folder
+from dse.machine import why_not
 from dse.profiling.measured import RUNTIME, runtime_version
 from dse.profiling.tiny import tiny_model
 from dse.units import format_bytes
@@ -58,6 +60,7 @@ def examine() -> tuple[Check, ...]:
         lambda: [check_system()],
         lambda: [check_cores()],
         check_runtime,
+        lambda: [check_gpu(probe_gpu(tiny_model()))],
         lambda: [check_governor(conditions.snapshot())],
         lambda: [check_temperature(conditions.snapshot())],
         lambda: [check_steal()],
@@ -132,6 +135,19 @@ def check_affinity(masks: dict[str, list[int]], cores: list[int]) -> Check:
         advice = "stages can not be pinned: look for a cpuset, a container limit or a vendor's scheduler"
         return Check("affinity", "fail", f"not kept on cores {format_core_list(wrong)}", advice)
     return Check("affinity", "ok", f"set and read back on cores {format_core_list(cores)}")
+
+
+def check_gpu(found: Accelerator) -> Check:
+    """Whether the runtime can run models on a GPU."""
+    reason = why_not(found)
+    if not reason:
+        return Check("GPU", "ok", found.device or "usable")
+    if found.usable or not found.device:
+        return Check("GPU", "ok", f"none: {reason}")
+    advice = (
+        "slots on it are left out; the runtime needs Vulkan: its loader (libvulkan1) and the GPU's driver"
+    )
+    return Check("GPU", "warn", f"{found.device}: {reason}", advice)
 
 
 def check_governor(now: conditions.Conditions) -> Check:

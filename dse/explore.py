@@ -11,12 +11,12 @@ from dse import costing
 from dse.answer import choose, disagreements, explain
 from dse.config import Experiment
 from dse.costs import CostTable
-from dse.detection import detect_platform
 from dse.errors import InputError, PlatformError
 from dse.files import write_bytes, write_json
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
+from dse.machine import this_machine
 from dse.measuring import Measurements, Trial
 from dse.planning import Planner, check_solver, find_plans, search_limits
 from dse.platforms import Platform, Slot
@@ -106,7 +106,8 @@ def load(experiment: Experiment, work: Path, progress: Progress | None = None) -
 
 def join(experiment: Experiment, file: ModelFile, graph: LayerGraph) -> Subject:
     """Find the platform of a model that is already read, and check the experiment's wishes."""
-    platform = experiment.platform or detect_platform()
+    variants = experiment.variants
+    platform = experiment.platform or this_machine(variants.kernels, variants.accelerators)
     if experiment.measure.enabled is True and experiment.platform is not None:
         missing = sorted(set(platform.cpu_cores) - os.sched_getaffinity(0))
         if missing:

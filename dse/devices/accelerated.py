@@ -29,6 +29,7 @@ _FUNCTIONS = (
     "LiteRtUnlockTensorBuffer",
 )
 _READ, _WRITE = 0, 1
+_ERROR = re.compile(r"ERROR: \[[^\]]*\] (.*)")
 _LEFT_OUT = "operations are not supported by GPU delegate"
 _REASON = re.compile(r"[A-Z][A-Z0-9_]*(?:[ :].*)?|CUSTOM.*")
 
@@ -57,8 +58,8 @@ class AcceleratedModel(CompiledModel):
             try:
                 super().__init__(path, threads, hardware=CPU | GPU)
             except RuntimeRefusedError as error:
-                told = [line for line in said() if "rror" in line or "ail" in line]
-                raise RuntimeRefusedError(f"{error}{': ' if told else ''}{'; '.join(told[-2:])}") from None
+                told = [match[1] for line in said() if (match := _ERROR.match(line))]
+                raise RuntimeRefusedError(": ".join((str(error), *told[-1:]))) from None
             self.fallback = fallback_told(said()) if not self._fully_accelerated() else ()
         self._in = self._managed("Input", len(self.inputs))
         self._out = self._managed("Output", len(self.outputs))

@@ -85,7 +85,9 @@ def probe_gpu(
             ) as child:
                 answer = child.request({**load, "kernels": "gpu"}, timeout_s=timeout_s)
         except DseError as error:
-            return _named(log, Accelerator(False, reason=_first_line(error, log)))
+            # The name of the temporary model says nothing.
+            reason = str(error).splitlines()[0].rpartition(f"{model.name}: ")[2]
+            return _named(log, Accelerator(False, reason=reason))
         if answer["fallback"]:
             reason = f"the runtime left the model to the CPU: {'; '.join(answer['fallback'])}"
             return _named(log, Accelerator(False, reason=reason))
@@ -101,13 +103,6 @@ def _named(log: Path, found: Accelerator) -> Accelerator:
         return found
     software = adapter["type"].strip().startswith("CPU")
     return Accelerator(found.usable, adapter["name"].strip(), software, found.reason)
-
-
-def _first_line(error: DseError, log: Path) -> str:
-    """Return the error without its log, and the line of the log that tells why."""
-    told = [line.strip() for line in _lines(log) if "adapter" in line.lower() or "ERROR" in line]
-    reason = str(error).splitlines()[0].rstrip(".")
-    return f"{reason} ({told[-1]})" if told else reason
 
 
 def _lines(log: Path) -> list[str]:

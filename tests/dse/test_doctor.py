@@ -7,6 +7,8 @@ import pytest
 
 from dse import doctor
 from dse.conditions import Conditions
+from dse.devices.accelerators import Accelerator
+from dse.doctor import check_gpu
 from dse.errors import DeviceError
 
 CALM = Conditions({}, {}, {}, {}, 0.0, 8 << 30, None, None)
@@ -77,3 +79,19 @@ def test_quota() -> None:
 def test_cache_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert doctor.check_cache(tmp_path / "file").status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "text"),
+    [
+        (Accelerator(True, "NVIDIA H200"), "ok", "NVIDIA H200"),
+        (Accelerator(True, "SwiftShader", software=True), "ok", "emulates"),
+        (Accelerator(False, reason="this machine has no GPU device node"), "ok", "no GPU device node"),
+        (Accelerator(False, "Mali-G72", reason="no answer"), "warn", "Mali-G72: no answer"),
+    ],
+)
+def test_what_is_said_of_a_gpu(found: Accelerator, status: str, text: str) -> None:
+    check = check_gpu(found)
+    assert check.status == status
+    assert text in check.found
+    assert bool(check.advice) == (status == "warn")
