@@ -79,6 +79,8 @@ class StageCost:
         Constants, and the most bytes of tensors that are alive at a time.
     peak_rss_bytes
         By how much loading and running it made the process grow at its peak, when measured.
+    under_load
+        Whether it was measured in a running pipeline, while the other stages worked.
     """
 
     layers: tuple[int, ...]
@@ -90,6 +92,7 @@ class StageCost:
     weight_bytes: int = 0
     arena_bytes: int = 0
     peak_rss_bytes: int | None = None
+    under_load: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the file form."""
@@ -103,6 +106,7 @@ class StageCost:
             "weight_bytes": self.weight_bytes,
             "arena_bytes": self.arena_bytes,
             "peak_rss_bytes": self.peak_rss_bytes,
+            "under_load": self.under_load,
         }
 
     @classmethod
@@ -119,6 +123,7 @@ class StageCost:
             weight_bytes=int(data["weight_bytes"]),
             arena_bytes=int(data["arena_bytes"]),
             peak_rss_bytes=None if peak is None else int(peak),
+            under_load=bool(data.get("under_load", False)),
         )
 
 
@@ -198,6 +203,11 @@ class CostTable:
             )
             for row in self.costs
         )
+
+    def with_stages(self, stages: Collection[StageCost]) -> CostTable:
+        """Return the table with measured stages; they replace what was known of the same layers and slot."""
+        known = {(stage.layers, stage.slot): stage for stage in (*self.stages, *stages)}
+        return replace(self, stages=tuple(known.values()))
 
     def only(self, slots: Collection[Slot]) -> CostTable:
         """Return the table with the columns of some slots."""

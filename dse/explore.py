@@ -77,6 +77,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         if subject.measures:
             trial = Trial(experiment, subject.file, graph, stager, measurements, progress)
             outcome = measure_in_rounds(trial, planner, proof, plans)
+            costs = costs.with_stages(outcome.stages)
         result = conclude(subject, costs, outcome)
         files = _keep_stages(folder, stager, result)
         write_result(folder.path, result, files)

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from dse.costs import StageCost
 from dse.pipeline.measure import PlanMeasurement
 from dse.placement import PlacedMapping
-from dse.planning import Planner
+from dse.planning import Planner, predict
 from dse.problems import unplace
 from dse.results import PlanResult, Round
 from dse.validation import measured_stage_times
@@ -21,13 +22,17 @@ from solvers.problem import Problem, StageTime
 _LEAST, _MOST = 0.5, 4.0
 """Factors beyond these are measuring faults rather than contention."""
 
+_LEAST_TRANSFER = 0.01
+"""Stages that share memory receive for next to nothing."""
+
 
 def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurement]]) -> Planner:
     """Correct a problem by what was measured.
 
     Measured whole stages replace the sums of their layers; all other costs of a slot are scaled by
     the slot's median ratio of measured to predicted compute time, so that contention reaches plans
-    that were not measured too.  Of equal stages in several plans the one in the plan with the most
+    that were not measured too.  Links into a cluster are scaled by the ratio of measured to
+    predicted times to receive there.  Of equal stages in several plans the one in the plan with the most
     cores counts: it saw the load that a good plan makes.
 
     Parameters
@@ -40,6 +45,7 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
     problem = planner.problem
     times: dict[tuple[frozenset[int], int], tuple[int, StageTime]] = {}
     ratios: dict[int, list[tuple[int, float]]] = {}
+    transfers: dict[int, list[tuple[int, float]]] = {}
     for placed, measurement in measured:
         mapping = unplace(placed, planner.platform, planner.slots)
         n_cores = len(placed.cores)
@@ -49,15 +55,72 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
                 times[key] = (n_cores, time)
         for slot, ratio in _ratios(problem, mapping, measurement):
             ratios.setdefault(slot, []).append((n_cores, ratio))
+        for cluster, ratio in _transfer_ratios(problem, mapping, measurement):
+            transfers.setdefault(cluster, []).append((n_cores, ratio))
     factors = {slot: _loaded_median(found) for slot, found in ratios.items()}
+    into = np.array(
+        [
+            _loaded_median(transfers[cluster]) if cluster in transfers else 1.0
+            for cluster in range(len(problem.cluster_sizes))
+        ]
+    )
     typical = statistics.median(factors.values()) if factors else 1.0
     scale = np.array([factors.get(slot, typical) for slot in range(len(problem.slots))])
     corrected = replace(
         problem,
         cost_ns=np.rint(problem.cost_ns * scale).astype(np.int64),
+        setup_ns=np.rint(problem.setup * into).astype(np.int64),
+        bandwidth_bytes_per_s=problem.bandwidth / into,
         stage_times=tuple(time for _, time in times.values()),
     )
     return replace(planner, problem=corrected)
+
+
+def corrected(learned: Planner, plans: Sequence[PlanResult]) -> tuple[PlanResult, ...]:
+    """Add to every measured plan what the corrected problem predicts for it.
+
+    Parameters
+    ----------
+    learned
+        From ``learn``.
+    """
+
+    def again(plan: PlanResult) -> PlanResult:
+        if plan.measured is None:
+            return plan
+        mapping = unplace(plan.mapping, learned.platform, learned.slots)
+        told = predict(learned.problem, plan.name, plan.role, mapping, plan.mapping)
+        return replace(plan, corrected=told.predicted)
+
+    return tuple(map(again, plans))
+
+
+def stage_costs(
+    planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurement]]
+) -> tuple[StageCost, ...]:
+    """Return the measured stages for the cost table: as ``learn`` uses them, with their samples."""
+    found: dict[tuple[tuple[int, ...], int], tuple[int, StageCost]] = {}
+    for placed, measurement in measured:
+        mapping = unplace(placed, planner.platform, planner.slots)
+        n_cores = len(placed.cores)
+        for time in measured_stage_times(mapping, measurement):
+            key = (tuple(sorted(time.layers)), time.slot)
+            if key in found and found[key][0] >= n_cores:
+                continue
+            names = [
+                (lane, at)
+                for lane, one in enumerate(mapping.lanes)
+                for at, stage in enumerate(one.stages)
+                if (tuple(sorted(stage.layers)), stage.slot) == key
+            ]
+            samples = tuple(
+                repeat.lanes[lane].stages[at].compute_ns
+                for repeat in measurement.counted
+                for lane, at in names
+            )
+            cost = StageCost(key[0], planner.slots[time.slot], time.compute_ns, samples, under_load=True)
+            found[key] = (n_cores, cost)
+    return tuple(cost for _, cost in found.values())
 
 
 def _ratios(problem: Problem, mapping: Mapping, measurement: PlanMeasurement) -> list[tuple[int, float]]:
@@ -66,6 +129,19 @@ def _ratios(problem: Problem, mapping: Mapping, measurement: PlanMeasurement) ->
     slots = [stage.slot for lane in mapping.lanes for stage in lane.stages]
     return [
         (slot, min(_MOST, max(_LEAST, got.compute_ns / expected)))
+        for slot, expected, got in zip(slots, predicted, measurement.stages, strict=True)
+        if expected > 0
+    ]
+
+
+def _transfer_ratios(
+    problem: Problem, mapping: Mapping, measurement: PlanMeasurement
+) -> list[tuple[int, float]]:
+    """Measured over predicted time to receive of every stage that receives, with its cluster."""
+    predicted = [stage.receive_ns for lane in evaluate(problem, mapping).lanes for stage in lane.stages]
+    slots = [stage.slot for lane in mapping.lanes for stage in lane.stages]
+    return [
+        (problem.slots[slot].cluster, min(_MOST, max(_LEAST_TRANSFER, got.receive_ns / expected)))
         for slot, expected, got in zip(slots, predicted, measurement.stages, strict=True)
         if expected > 0
     ]

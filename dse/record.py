@@ -112,6 +112,8 @@ def plan_json(plan: PlanResult) -> dict[str, Any]:
         "predicted": asdict(plan.predicted),
         "measured": None if plan.measured is None else asdict(plan.measured),
         "error": plan.error,
+        "corrected": None if plan.corrected is None else asdict(plan.corrected),
+        "corrected_error": plan.corrected_error,
         "round": plan.round,
         "stages": [asdict(stage) for stage in plan.stages],
     }

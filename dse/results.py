@@ -112,8 +112,9 @@ class PlanResult:
     """A plan, what was predicted for it and what was measured.
 
     ``role`` is ``baseline`` for what needs no search: the whole model on a slot, and copies of it.
-    ``round`` is the round in which it was measured last (see ``Round``); the prediction is the one
-    made before it was measured first.
+    ``round`` is the round in which it was measured last (see ``Round``); ``predicted`` is what was
+    said before it was measured first, ``corrected`` what the costs say after all that was measured
+    went back into them.
     """
 
     name: str
@@ -123,6 +124,14 @@ class PlanResult:
     stages: tuple[StageNumbers, ...]
     measured: Measured | None = None
     round: int = 1
+    corrected: Predicted | None = None
+
+    @property
+    def corrected_error(self) -> float | None:
+        """As ``error``, of the corrected prediction."""
+        if self.corrected is None or self.measured is None or self.measured.throughput_hz == 0:
+            return None
+        return self.corrected.throughput_hz / self.measured.throughput_hz - 1
 
     @property
     def error(self) -> float | None:

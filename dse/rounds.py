@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dse.config import Experiment
-from dse.learning import learn, summarise
+from dse.costs import StageCost
+from dse.learning import corrected, learn, stage_costs, summarise
 from dse.measuring import Trial
+from dse.pipeline.measure import PlanMeasurement
 from dse.placement import PlacedMapping
 from dse.planning import Planner, find_plans, search_limits
 from dse.results import PlanResult, Proof, Round, merit
@@ -32,6 +34,8 @@ class Outcome:
         What the reader must know.
     rounds
         One entry per round.
+    stages
+        Measured stages, for the cost table.
     """
 
     proof: Proof
@@ -39,6 +43,7 @@ class Outcome:
     check: str = ""
     warnings: tuple[str, ...] = ()
     rounds: tuple[Round, ...] = ()
+    stages: tuple[StageCost, ...] = ()
 
 
 def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Sequence[PlanResult]) -> Outcome:
@@ -59,7 +64,7 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
     rounds = [summarise(1, measured, measured)]
     while len(rounds) < experiment.measure.rounds:
         number = len(rounds) + 1
-        learned = learn(planner, [(plan.mapping, trial.measurement(plan)) for plan in known if plan.measured])
+        learned = learn(planner, _seen(trial, known))
         with trial.progress.task(f"searching, round {number}", 1) as task:
             search = experiment.search
             proof, found = find_plans(learned, search.solver, search_limits(experiment), search.candidates)
@@ -77,7 +82,10 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
         worst = rounds[-1].worst_error
         if not better and worst is not None and worst <= experiment.measure.tolerance:
             break
-    return Outcome(proof, tuple(known), trial.check_text, trial.warnings, tuple(rounds))
+    seen = _seen(trial, known)
+    final = corrected(learn(planner, seen), known)
+    stages = stage_costs(planner, seen)
+    return Outcome(proof, final, trial.check_text, trial.warnings, tuple(rounds), stages)
 
 
 def worth_measuring(plans: Sequence[PlanResult], experiment: Experiment) -> tuple[PlanResult, ...]:
@@ -93,6 +101,10 @@ def worth_measuring(plans: Sequence[PlanResult], experiment: Experiment) -> tupl
     elif not wanted:
         wanted = {id(plan) for plan in plans if plan.feasible}
     return tuple(plan for plan in plans if id(plan) in wanted)
+
+
+def _seen(trial: Trial, plans: Sequence[PlanResult]) -> list[tuple[PlacedMapping, PlanMeasurement]]:
+    return [(plan.mapping, trial.measurement(plan)) for plan in plans if plan.measured]
 
 
 def _new_plans(found: Sequence[PlanResult], known: Sequence[PlanResult], number: int) -> list[PlanResult]:

@@ -175,7 +175,7 @@ def first_name(plan: PlanResult) -> str:
 
 
 def rounds_text(result: RunResult) -> str:
-    """Say how predictions improved from round to round; empty for fewer than two rounds."""
+    """Say how predictions improved from round to round, and by what was learned; empty for one round."""
     if len(result.rounds) < 2:
         return ""
     parts = []
@@ -184,4 +184,7 @@ def rounds_text(result: RunResult) -> str:
         error = "" if entry.worst_error is None else f" predicted within {entry.worst_error:.0%}"
         best = "" if entry.best_hz is None else f", best {format_hz(entry.best_hz)} frames/s"
         parts.append(f"round {entry.number}: {plans}{error}{best}")
+    left = [abs(plan.corrected_error) for plan in result.plans if plan.corrected_error is not None]
+    if left:
+        parts.append(f"with corrected costs all measured plans are predicted within {max(left):.0%}")
     return "; ".join(parts)

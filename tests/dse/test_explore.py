@@ -164,6 +164,13 @@ def test_validate_measures_a_finished_run_again(finished):
     assert again["model"]["sha256"] == result["model"]["sha256"]
     chosen = next(plan for plan in again["plans"] if plan["name"].startswith("mapping"))
     assert chosen["measured"]["throughput_hz"] > 0
+    # What was measured went into the costs, and is the prediction now.
+    winner = next(plan for plan in result["plans"] if plan["name"] == result["winner"])
+    stages = json.loads((place.folder / "runs/first/costs.json").read_text())["stages"]
+    assert all(stage["under_load"] and stage["samples_ns"] for stage in stages)
+    assert winner["corrected"]["throughput_hz"] != winner["predicted"]["throughput_hz"]
+    assert abs(chosen["predicted"]["throughput_hz"] / winner["corrected"]["throughput_hz"] - 1) < 0.02
+    assert winner["measured"]["diagnosis"]["core_utilisation"]
     assert json.loads((place.folder / "runs/first/validation.json").read_text())["status"] == "done"
     place.assert_clean()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dse.learning import learn, summarise
+from dse.learning import corrected, learn, stage_costs, summarise
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.planning import Planner
 from dse.platforms import Cluster, Platform
@@ -32,6 +33,7 @@ class Timed:
 @dataclass
 class StageTimed:
     compute_ns: int
+    receive_ns: int = 0
 
 
 @pytest.fixture
@@ -85,6 +87,56 @@ def test_absurd_ratios_are_limited_and_the_original_is_left_alone(planner):
     learned = learn(planner, [(pipeline((0, 1), (2,)), timed(300_000 * 100, 300_000 * 100))])
     assert (learned.problem.cost_ns == COST * 4).all()
     assert (planner.problem.cost_ns == before).all()
+
+
+def test_hand_overs_are_corrected_by_cluster(planner):
+    problem = replace(
+        planner.problem, setup_ns=np.full((1, 1), 1000), bandwidth_bytes_per_s=np.full((1, 1), 1e6)
+    )
+    mapping = Mapping((Lane((Stage((0, 1), 0, 0), Stage((2,), 0, 1))),))
+    assert evaluate(problem, mapping).lanes[0].stages[1].receive_ns == 11_000
+    seen = Timed((StageTimed(300_000), StageTimed(300_000, receive_ns=5_500)))
+    learned = learn(replace(planner, problem=problem), [(pipeline((0, 1), (2,)), seen)])
+    assert evaluate(learned.problem, mapping).lanes[0].stages[1].receive_ns == 5_500
+
+
+def test_measured_plans_are_predicted_again_with_what_was_learned(planner):
+    placed = pipeline((0, 1), (2,))
+    mapping = Mapping((Lane((Stage((0, 1), 0, 0), Stage((2,), 0, 1))),))
+    before = replace(
+        planner.plan("p", "candidate", mapping),
+        measured=Measured(1e9 / 450_000, (1.0,), 1, 1, 1, 1, 1, disturbed=False),
+    )
+    fresh = planner.plan("q", "candidate", mapping)
+    learned = learn(planner, [(placed, timed(450_000, 390_000))])
+    after, other = corrected(learned, [before, fresh])
+    assert before.error == pytest.approx(0.5)
+    assert after.predicted == before.predicted
+    assert after.corrected_error == pytest.approx(0.0)
+    assert other.corrected is None
+
+
+def test_measured_stages_go_into_the_cost_table_with_their_samples(planner):
+    @dataclass
+    class Repeated(Timed):
+        counted: tuple = ()
+
+    def lanes(*times):
+        return SimpleNamespace(lanes=[Timed(tuple(map(StageTimed, lane))) for lane in times])
+
+    two = Repeated((StageTimed(400), StageTimed(600)), counted=(lanes([390], [610]), lanes([410], [590])))
+    copies = PlacedMapping(
+        tuple(PlacedLane((PlacedStage(f"w{n}", (0, 1, 2), "cpu", 1, (n,)),)) for n in range(2))
+    )
+    alone = PlacedMapping((PlacedLane((PlacedStage("w", (0, 1, 2), "cpu", 1, (0,)),)),))
+    one = Repeated((StageTimed(300),), counted=(lanes([300]),))
+    for seen in ([(copies, two), (alone, one)], [(alone, one), (copies, two)]):
+        (cost,) = stage_costs(planner, seen)
+        assert cost.layers == (0, 1, 2)
+        assert cost.slot == PLATFORM.slots[0]
+        assert cost.median_ns == 500
+        assert cost.samples_ns == (390, 610, 410, 590)
+        assert cost.under_load
 
 
 def test_a_round_is_summarised_without_sign():
