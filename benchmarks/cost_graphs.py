@@ -22,8 +22,9 @@ import networkx as nx
 import numpy as np
 
 from solvers.errors import SolverError
+from solvers.limits import Limits, SearchState
 from solvers.mapping import Mapping, Status
-from solvers.problem import Flow, Limits, Problem, Slot
+from solvers.problem import Flow, Problem, Slot
 from solvers.registry import solve
 
 NS_PER_UNIT = 1_000_000
@@ -149,9 +150,12 @@ def run(path: Path, time_limit_s: float, solver: str, seed: int = 0) -> Row:
     graph = read(path)
     improved: list[tuple[float, float]] = []
 
-    def note(period_ns: float | None, _bound_ns: float | None) -> None:
-        if period_ns is not None and (not improved or period_ns < improved[-1][1]):
-            improved.append((time.monotonic() - start, period_ns))
+    def note(state: SearchState) -> None:
+        if state.evaluation is None:
+            return
+        period_ns = 1e9 / state.evaluation.throughput_hz
+        if not improved or period_ns < improved[-1][1]:
+            improved.append((state.elapsed_s, period_ns))
 
     workers = len(os.sched_getaffinity(0))
     limits = Limits(time_s=time_limit_s, seed=seed, workers=workers, progress=note)

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solvers.problem import Flow, Limits, Problem, Slot
+from solvers.limits import Limits
+from solvers.problem import Flow, Problem, Slot
 from solvers.registry import solve
 
 SIZES = (4, 4, 2)

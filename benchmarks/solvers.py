@@ -16,7 +16,8 @@ from pathlib import Path
 from benchmarks.cost_graphs import read
 from benchmarks.graph_files import read_bettertogether, read_pipedream
 from solvers.errors import SolverError
-from solvers.problem import Limits, Problem
+from solvers.limits import Limits
+from solvers.problem import Problem
 from solvers.published import PUBLISHED, published_plan
 from solvers.registry import solve
 

@@ -15,9 +15,9 @@ import click
 
 import dse
 from dse.commands import COMMANDS
+from dse.commands.terminal import INTERRUPTED
 from dse.errors import DseError
 
-INTERRUPTED = 130
 EPILOG = """\b
 Examples:
   dse run --model face.tflite       find and measure the best mapping on this machine

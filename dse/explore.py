@@ -22,7 +22,7 @@ from dse.planning import Planner, check_solver, find_plans, search_limits
 from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins, wanted_slots
 from dse.progress import Progress, SilentProgress
-from dse.record import write_failure, write_inputs, write_measurements, write_result, write_trace
+from dse.record import write_failure, write_inputs, write_measurements, write_plans, write_result, write_trace
 from dse.reports.html import write_report
 from dse.results import PlanResult, Proof, RunResult
 from dse.rounds import Outcome, measure_in_rounds
@@ -74,6 +74,10 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         planner, proof, plans = search_plans(subject, costs, progress)
         stager = Stager(subject.file, graph, folder.work / "stages")
         outcome = Outcome(proof, plans)
+        if proof.interrupted:
+            result = conclude(subject, costs, outcome)
+            write_plans(folder.path, result, _keep_stages(folder, stager, result))
+            raise KeyboardInterrupt
         if subject.measures:
             trial = Trial(experiment, subject.file, graph, stager, measurements, progress)
             outcome = measure_in_rounds(trial, planner, proof, plans)
@@ -173,7 +177,7 @@ def search_plans(
     problem, slots, pins = make_problem(subject, costs)
     planner = Planner(problem, subject.platform, slots, pins)
     with progress.task("searching", 1) as task:
-        limits = search_limits(subject.experiment)
+        limits = search_limits(subject.experiment, task)
         proof, plans = find_plans(planner, search.solver, limits, search.candidates)
         task.advance()
     return planner, proof, plans

@@ -87,8 +87,23 @@ class PlacedMapping:
         return tuple(sorted({core for stage in self.stages for core in (*stage.cores, *stage.host_cores)}))
 
     @property
-    def signature(self) -> tuple[tuple[tuple[tuple[int, ...], str], ...], ...]:
+    def signature(self) -> tuple[tuple[tuple[tuple[int, ...], str, int], ...], ...]:
         """What runs where, up to which of several identical cores; equal plans are measured once."""
-        return tuple(
-            sorted(tuple((stage.layers, stage.slot) for stage in lane.stages) for lane in self.lanes)
+        return tuple(sorted(_signature(lane) for lane in self.lanes))
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether stages share cores: these work on different frames in turn."""
+        return any(
+            len({(stage.cluster, stage.cores) for stage in lane.stages}) < len(lane.stages)
+            for lane in self.lanes
         )
+
+
+def _signature(lane: PlacedLane) -> tuple[tuple[tuple[int, ...], str, int], ...]:
+    """Layers, slot, and number of the set of cores of every stage."""
+    units: dict[tuple[str, tuple[int, ...]], int] = {}
+    return tuple(
+        (stage.layers, stage.slot, units.setdefault((stage.cluster, stage.cores), len(units)))
+        for stage in lane.stages
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,14 +11,17 @@ from dse.errors import DseError, InputError
 from dse.placement import PlacedMapping
 from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, place
+from dse.progress import Task
 from dse.results import NUMBERED, Goal, PlanResult, Predicted, Proof, Role, StageNumbers, merit
+from dse.units import format_hz, format_ns
 from solvers.alternatives import alternatives
-from solvers.baselines import NamedPlan, baselines
+from solvers.baselines import NamedPlan, plans_without_search, searched_baselines
 from solvers.baselines import Role as SolverRole
 from solvers.evaluate import Evaluation, evaluate
+from solvers.limits import Limits, SearchState, available_cores
 from solvers.mapping import Mapping
 from solvers.problem import Goal as SolverGoal
-from solvers.problem import Limits, Problem
+from solvers.problem import Problem
 from solvers.registry import SOLVERS, solve
 
 _GOALS: dict[SolverGoal, Goal] = {
@@ -93,10 +96,33 @@ def check_solver(name: str) -> None:
         raise InputError(f"unknown solver {name!r}: expected auto or one of {', '.join(sorted(SOLVERS))}")
 
 
-def search_limits(experiment: Experiment) -> Limits:
-    """Return what a search may spend."""
-    workers = experiment.search.threads or len(os.sched_getaffinity(0))
-    return Limits(time_s=experiment.search.time_s, workers=workers, seed=experiment.seed)
+def search_limits(experiment: Experiment, task: Task | None = None) -> Limits:
+    """Return what a search may spend; the task shows how far it is."""
+    section = experiment.search
+    goal = section.goal
+    return Limits(
+        time_s=section.time_s,
+        gap=section.gap,
+        workers=section.threads or available_cores(),
+        seed=experiment.seed,
+        progress=None if task is None else lambda state: task.advance(0, search_text(state, goal)),
+        stop=threading.Event(),
+    )
+
+
+def search_text(state: SearchState, goal: Goal) -> str:
+    """Say how far a search is, for example ``best 98.1 frames/s, at most 104 (gap 6.0 %)``."""
+    best, bound = state.evaluation, state.bound_hz
+    if best is None:
+        return "" if bound is None else f"nothing yet, at most {format_hz(bound)} frames/s"
+    if goal == "latency":
+        return f"best {format_ns(best.latency_ns)}"
+    if goal == "energy" and best.energy_nj is not None:
+        return f"best {best.energy_nj / 1e6:.3g} mJ"
+    text = f"best {format_hz(best.throughput_hz)} frames/s"
+    if bound is not None and state.gap is not None:
+        text += f", at most {format_hz(bound)} (gap {state.gap:.1%})"
+    return text
 
 
 def find_plans(
@@ -115,19 +141,24 @@ def find_plans(
     -------
     Proof, tuple of PlanResult
         What the solver says, and the plans: each mapping once (names of equal mappings are joined
-        with ``=``), best prediction first.
+        with ``=``), best prediction first.  After Ctrl-C the best so far, with what needs no search.
 
     Raises
     ------
     NoMappingError
         Proved infeasible, or nothing found in time; says which.
+    KeyboardInterrupt
+        Ctrl-C before a mapping was found.
     InputError
         The solver's name is unknown.
     """
     problem = planner.problem
+    goal = _GOALS[problem.objective.goal]
     check_solver(solver)
     solution = solve(problem, solver, limits)
     if solution.mapping is None or solution.evaluation is None:
+        if solution.interrupted:
+            raise KeyboardInterrupt
         outcome = (
             "no mapping is possible" if solution.status.value == "infeasible" else "no mapping was found"
         )
@@ -140,15 +171,27 @@ def find_plans(
         # The gap is between rates: it says nothing about latency or energy.
         gap=solution.gap if problem.objective.goal is SolverGoal.THROUGHPUT else None,
         wall_ns=solution.wall_ns,
+        interrupted=solution.interrupted,
     )
-    plans: list[PlanResult] = []
-    for known in baselines(problem, limits=limits, names=tuple(map(str, planner.slots))):
-        plans.append(planner.plan(known.name, role_of(known), known.mapping))
-    plans.append(planner.plan(BEST_NAME, "candidate", solution.mapping))
-    # Some of the alternatives will turn out to be baselines.
-    others = alternatives(problem, n_candidates + len(plans), limits)
-    plans += [planner.plan(f"{NUMBERED}{n}", "candidate", mapping) for n, mapping in enumerate(others, 1)]
-    return proof, merge(plans, _GOALS[problem.objective.goal])
+    names = tuple(map(str, planner.slots))
+    plans = [_named(planner, known) for known in plans_without_search(problem, names)]
+    best = planner.plan(BEST_NAME, "candidate", solution.mapping)
+    numbered: list[PlanResult] = []
+    try:
+        if not proof.interrupted:
+            plans += [_named(planner, known) for known in searched_baselines(problem, limits)]
+            n_wanted = n_candidates + len(plans) + 1  # some of them will turn out to be baselines
+            others = alternatives(problem, n_wanted, limits, solution.mapping)
+            numbered = [
+                planner.plan(f"{NUMBERED}{n}", "candidate", mapping) for n, mapping in enumerate(others, 1)
+            ]
+    except KeyboardInterrupt:
+        proof = replace(proof, interrupted=True)
+    return proof, merge([*plans, best, *numbered], goal)
+
+
+def _named(planner: Planner, known: NamedPlan) -> PlanResult:
+    return planner.plan(known.name, role_of(known), known.mapping)
 
 
 def role_of(plan: NamedPlan) -> Role:

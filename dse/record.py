@@ -155,6 +155,12 @@ def results_json(result: RunResult, status: str = "done") -> dict[str, Any]:
 def write_result(folder: Path, result: RunResult, files: dict[str, str]) -> None:
     """Write ``costs.json``, ``plans.json``, ``mapping.yaml`` and ``results.json``."""
     write_json(folder / "costs.json", result.costs.to_json())
+    write_plans(folder, result, files)
+    write_json(folder / "results.json", results_json(result))
+
+
+def write_plans(folder: Path, result: RunResult, files: dict[str, str]) -> None:
+    """Write ``plans.json`` and ``mapping.yaml``; ``files`` are the answer's stage files by name."""
     write_json(
         folder / "plans.json",
         {
@@ -170,7 +176,6 @@ def write_result(folder: Path, result: RunResult, files: dict[str, str]) -> None
             result.graph.name, result.costs.model_hash, result.platform.name, result.best.mapping, files
         ),
     )
-    write_json(folder / "results.json", results_json(result))
 
 
 def write_failure(folder: Path, graph: LayerGraph | None, status: str, message: str) -> None:

@@ -156,7 +156,7 @@ class Proof:
     """What the solver says about the search.
 
     ``status`` and ``family`` as in ``solvers.mapping``; no mapping whatsoever has a higher
-    predicted throughput than ``bound_hz``.
+    predicted throughput than ``bound_hz``.  ``interrupted``: the user ended the search early.
     """
 
     solver: str
@@ -165,6 +165,7 @@ class Proof:
     bound_hz: float | None
     gap: float | None
     wall_ns: int
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,11 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
         learned = learn(planner, _seen(trial, known))
         with trial.progress.task(f"searching, round {number}", 1) as task:
             search = experiment.search
-            proof, found = find_plans(learned, search.solver, search_limits(experiment), search.candidates)
+            limits = search_limits(experiment, task)
+            proof, found = find_plans(learned, search.solver, limits, search.candidates)
             task.advance()
+        if proof.interrupted:
+            raise KeyboardInterrupt
         fresh = _new_plans(found, known, number)[: search.candidates]
         if not fresh:
             trial.progress.log(f"round {number}: the corrected search brings nothing new")
@@ -95,7 +98,10 @@ def worth_measuring(plans: Sequence[PlanResult], experiment: Experiment) -> tupl
     compared with.
     """
     searched = [plan for plan in plans if plan.feasible and plan.role != "baseline"]
-    wanted = {id(plan) for plan in searched[: experiment.search.candidates]}
+    chosen = searched[: experiment.search.candidates]
+    # Sharing cores may cost more than predicted: a plan without that is always measured as well.
+    simple = [plan for plan in searched if not plan.mapping.takes_turns]
+    wanted = {id(plan) for plan in (*chosen, *simple[:1])}
     if experiment.measure.baselines:
         wanted |= {id(plan) for plan in plans if not plan.is_numbered}
     elif not wanted:

@@ -13,8 +13,8 @@ from dse.problems import unplace
 from dse.progress import Progress, SilentProgress
 from dse.results import RunResult
 from solvers.evaluate import evaluate
+from solvers.limits import Limits
 from solvers.mapping import Family, Solution, Status
-from solvers.problem import Limits
 from solvers.what_if import WhatIf, what_if
 
 QUICK_SOLVER = "lanes"
@@ -29,11 +29,13 @@ class Sensitivity:
     slots: tuple[Slot, ...]
 
 
-def search_what_if(experiment: Experiment, progress: Progress | None = None) -> tuple[RunResult, Sensitivity]:
+def search_what_if(
+    experiment: Experiment, progress: Progress | None = None
+) -> tuple[RunResult, Sensitivity | None]:
     """Search as ``explore.search`` does, then ask what the answer would gain from each change.
 
     The time of the experiment (``search.time_s``) is granted once more for the questions; those that
-    promise most come first.
+    promise most come first.  After Ctrl-C in the search nothing is asked (None).
 
     Raises
     ------
@@ -42,6 +44,8 @@ def search_what_if(experiment: Experiment, progress: Progress | None = None) -> 
     """
     progress = progress or SilentProgress()
     result = explore.search(experiment, progress)
+    if result.proof.interrupted:
+        return result, None
     with tempfile.TemporaryDirectory(prefix="dse-what-if-") as work:
         subject = explore.load(experiment, Path(work))
         problem, slots, _ = explore.make_problem(subject, result.costs)

@@ -16,9 +16,10 @@ import numpy as np
 from solvers.errors import InfeasibleError
 from solvers.evaluate import ScoreKey, evaluate, score_key
 from solvers.lanes import LanePool
+from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.order_costs import NEVER
-from solvers.problem import Limits, Problem
+from solvers.problem import Problem
 from solvers.registry import solve
 from solvers.topology import contract
 
@@ -39,7 +40,9 @@ def signature(mapping: Mapping) -> Signature:
     return tuple(sorted(tuple(stage.slot for stage in lane.stages) for lane in mapping.lanes))
 
 
-def alternatives(problem: Problem, k: int, limits: Limits | None = None) -> tuple[Mapping, ...]:
+def alternatives(
+    problem: Problem, k: int, limits: Limits | None = None, best: Mapping | None = None
+) -> tuple[Mapping, ...]:
     """Return up to ``k`` feasible mappings, structurally different ones first, each part best first.
 
     Parameters
@@ -50,21 +53,30 @@ def alternatives(problem: Problem, k: int, limits: Limits | None = None) -> tupl
         How many to return at most.
     limits
         For the searches.
+    best
+        The answer of ``solve``, if it is known already.
 
     Returns
     -------
     tuple of Mapping
-        The first is the answer of ``solve``.  When there are fewer than ``k`` structures, mappings
-        of the best structure with a cut moved by one or two blocks follow.
+        The first is the answer of ``solve``; all others have one stage per set of cores.  When
+        there are fewer than ``k`` structures, mappings of the best structure with a cut moved by one
+        or two blocks follow.
 
     Raises
     ------
     InfeasibleError
         See ``topology.contract``.
+    KeyboardInterrupt
+        The search was interrupted.
     """
     limits = limits or Limits()
     found: dict[Signature, tuple[ScoreKey, Mapping]] = {}
-    best = solve(problem, limits=limits).mapping
+    if best is None:
+        solution = solve(problem, limits=limits)
+        if solution.interrupted:
+            raise KeyboardInterrupt
+        best = solution.mapping
     if best is None:
         return ()
     for mapping in (best, *_mixes(problem, k, limits)):

@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,10 +20,11 @@ from solvers.bounds import relaxation
 from solvers.cp_sat import polish
 from solvers.errors import CapError
 from solvers.evaluate import Evaluation, evaluate, score_key
+from solvers.limits import Limits
 from solvers.loads import Elements, Loads, elements, pieces
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.mix import solve_interval_dp, solve_lanes
-from solvers.problem import Goal, Limits, Problem
+from solvers.problem import Goal, Problem
 from solvers.rotations import best_rotation
 
 POWER = 12
@@ -63,19 +64,40 @@ def improve(problem: Problem, first: Solution, limits: Limits) -> Solution:
     rounded = round_prices(problem)
     if rounded is not None:
         best, evaluation = _better(problem, best, evaluation, Mapping((rounded,)))
+        limits.found(best, evaluation)
     for number in range(len(best.lanes) if problem.n_layers <= MOST_POLISHED else 0):
+        if limits.close_enough:
+            break
         left = 0.95 * limits.time_s - (time.monotonic() - start)
         share = left / (len(best.lanes) - number)
-        found, bound_ns = _better_lanes(problem, best.lanes[number], share, limits)
+        place = _Place(best, number, limits)
+        found, bound_ns = _better_lanes(problem, best.lanes[number], share, place, limits)
         if bound_ns and _units_are_all_there_is(problem):
             bound_hz = 1e9 / bound_ns
+            limits.bounded(bound_hz)
         for lane in found:
-            lanes = (*best.lanes[:number], lane, *best.lanes[number + 1 :])
-            best, evaluation = _better(problem, best, evaluation, Mapping(lanes))
-            if limits.progress is not None and evaluation.frames_per_ns:
-                limits.progress(float(1 / evaluation.frames_per_ns), None)
+            best, evaluation = _better(problem, best, evaluation, place.mapping(lane))
+        limits.found(best, evaluation)
     status = first.status if best == first.mapping and first.family is Family.ALL else Status.FEASIBLE
     return Solution("assignment", status, Family.ALL, best, evaluation, bound_hz)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in a mapping a lane is improved."""
+
+    around: Mapping
+    number: int
+    limits: Limits
+
+    def mapping(self, lane: Lane) -> Mapping:
+        """Return the mapping with another lane there."""
+        lanes = self.around.lanes
+        return Mapping((*lanes[: self.number], lane, *lanes[self.number + 1 :]))
+
+    def tell(self, lane: Lane) -> None:
+        """Tell that mapping."""
+        self.limits.found(self.mapping(lane))
 
 
 def round_prices(problem: Problem) -> Lane | None:
@@ -138,7 +160,7 @@ def _better(
 
 
 def _better_lanes(
-    problem: Problem, lane: Lane, time_s: float, limits: Limits
+    problem: Problem, lane: Lane, time_s: float, place: _Place, limits: Limits
 ) -> tuple[list[Lane], float | None]:
     """Return lanes on the same units that may be better, and a bound for these units (ns)."""
     units = sorted({stage.unit for stage in lane.stages})
@@ -152,6 +174,7 @@ def _better_lanes(
         rotated = _rotated(parts, limits)
         if rotated is not None:
             found.append(_lane(problem, parts, rotated[1], rotated[0], units))
+            place.tell(found[-1])
             if rotated[2] < max(Loads(parts, slots, unit_of).load):
                 slots, unit_of = rotated[:2]
         slots += _spare_slots(problem, slots)
@@ -159,8 +182,16 @@ def _better_lanes(
         return found, None
     annealed = anneal(Loads(parts, slots, unit_of), min(time_s * 0.2, 15.0), limits.seed, 40_000)
     found.append(_lane(problem, parts, annealed, slots, units))
+    place.tell(found[-1])
+    limits.check()
+    if limits.close_enough:
+        return found, None
     left = time_s - (time.monotonic() - start)
-    polished = polish(Loads(parts, slots, annealed), left, limits)
+
+    def tell(assignment: list[int]) -> None:
+        place.tell(_lane(problem, parts, assignment, slots, units))
+
+    polished = polish(Loads(parts, slots, annealed), left, limits, tell)
     found.append(_lane(problem, parts, polished.assignment, slots, units))
     return found, polished.bound_ns
 

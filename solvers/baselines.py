@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from solvers.errors import SolverError
 from solvers.evaluate import Evaluation, evaluate
-from solvers.mapping import Lane, Mapping, Stage
-from solvers.problem import Limits, Problem
+from solvers.limits import Limits
+from solvers.mapping import Mapping
+from solvers.problem import Problem
 from solvers.registry import solve
+from solvers.whole_models import copies, slot_names, whole_models
 
 
 class Role(Enum):
@@ -46,12 +49,6 @@ class NamedPlan:
     note: str = ""
 
 
-def slot_names(problem: Problem, cluster_names: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    """Return names such as ``2 big`` for the slots; clusters are called c0, c1, ... without names."""
-    names = cluster_names or tuple(f"c{number}" for number in range(len(problem.cluster_sizes)))
-    return tuple(f"{slot.threads} {names[slot.cluster]}" for slot in problem.slots)
-
-
 def baselines(
     problem: Problem,
     cluster_names: tuple[str, ...] | None = None,
@@ -80,67 +77,36 @@ def baselines(
         the search finds none.
     """
     names = names or slot_names(problem, cluster_names)
-    plans = [*_wholes(problem, names), *_copies(problem, names)]
+    return (*plans_without_search(problem, names), *searched_baselines(problem, limits))
+
+
+def searched_baselines(problem: Problem, limits: Limits | None = None) -> tuple[NamedPlan, ...]:
+    """Return the best single pipeline and the best mix, as far as there are any.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        A search was interrupted.
+    """
+    plans: list[NamedPlan] = []
     for role, solver in ((Role.PIPELINE, "interval_dp"), (Role.MIX, "lanes")):
         try:
             solution = solve(problem, solver, limits)
         except SolverError:
             continue
+        if solution.interrupted:
+            raise KeyboardInterrupt
         if solution.mapping is not None and solution.evaluation is not None:
             plans.append(NamedPlan(role.value, role, solution.mapping, solution.evaluation))
     return tuple(plans)
 
 
-def _wholes(problem: Problem, names: tuple[str, ...]) -> list[NamedPlan]:
-    layers = tuple(range(problem.n_layers))
-    plans = []
-    for slot, name in enumerate(names):
-        if problem.supported[:, slot].all():
-            mapping = Mapping((Lane((Stage(layers, slot, 0),)),))
-            plans.append(NamedPlan(f"whole, {name}", Role.WHOLE, mapping, evaluate(problem, mapping)))
-    return plans
-
-
-def _copies(problem: Problem, names: tuple[str, ...]) -> list[NamedPlan]:
-    """One copy per core, fastest cores first, so that a cap on lanes leaves out the slowest."""
-    layers = tuple(range(problem.n_layers))
-    notes = []
-    single: list[tuple[int, int]] = []  # (whole-model time, slot)
-    for cluster in range(len(problem.cluster_sizes)):
-        ways = [n for n, s in enumerate(problem.slots) if s.cluster == cluster and s.threads == 1]
-        able = [slot for slot in ways if problem.supported[:, slot].all()]
-        if not ways:
-            notes.append(f"cluster {cluster} has no one-core slot")
-        elif not able:
-            notes.append(f"{names[ways[0]]} can not run every layer")
-        else:
-            times = [evaluate(problem, Mapping((Lane((Stage(layers, s, 0),)),))) for s in able]
-            single.append(min((t.lanes[0].period_ns, s) for t, s in zip(times, able)))
-    alone = [(time, slot) for time, slot in single if problem.slots[slot].host_cluster is None]
-    found = [_one_per_core(problem, names, single, notes)]
-    if 0 < len(alone) < len(single):
-        found.append(_one_per_core(problem, names, alone, notes))
-    return [plan for plan in found if plan is not None]
-
-
-def _one_per_core(
-    problem: Problem, names: tuple[str, ...], single: list[tuple[int, int]], notes: list[str]
-) -> NamedPlan | None:
-    """Fill the cores with copies, each on a slot of ``single`` (time of the whole model, slot)."""
-    layers = tuple(range(problem.n_layers))
-    notes = list(notes)
-    slots: list[int] = []
-    left = list(problem.cluster_sizes)
-    for _, slot in sorted(single):
-        while all(int(n) <= free for n, free in zip(problem.cores[slot], left)):
-            left = [free - int(n) for n, free in zip(problem.cores[slot], left)]
-            slots.append(slot)
-    if problem.lane_limit is not None and len(slots) > problem.lane_limit:
-        notes.append(f"{len(slots) - problem.lane_limit} copies left out: at most {problem.lane_limit} lanes")
-        slots = slots[: problem.lane_limit]
-    if not slots:
-        return None
-    mapping = Mapping(tuple(Lane((Stage(layers, slot, unit),)) for unit, slot in enumerate(slots)))
-    counts = Counter(slots)
-    name = "copies, " + " + ".join(f"{n} x {names[slot]}" for slot, n in counts.items())
-    return NamedPlan(name, Role.COPIES, mapping, evaluate(problem, mapping), "; ".join(notes))
+def plans_without_search(problem: Problem, names: tuple[str, ...]) -> Iterator[NamedPlan]:
+    """Yield the whole model on every slot, and copies; ``names`` are those of the slots."""
+    for slot, mapping in whole_models(problem):
+        yield NamedPlan(f"whole, {names[slot]}", Role.WHOLE, mapping, evaluate(problem, mapping))
+    for found in copies(problem, names):
+        counts = Counter(found.slots)
+        name = "copies, " + " + ".join(f"{n} x {names[slot]}" for slot, n in counts.items())
+        scored = evaluate(problem, found.mapping)
+        yield NamedPlan(name, Role.COPIES, found.mapping, scored, "; ".join(found.notes))

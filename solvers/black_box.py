@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,9 +27,10 @@ import numpy as np
 
 from solvers.errors import MappingError, MissingSolverExtraError, ProblemError
 from solvers.evaluate import evaluate, score_key
+from solvers.limits import Limits
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.pareto import pareto_front
-from solvers.problem import Goal, Limits, Problem
+from solvers.problem import Goal, Problem
 from solvers.simulate import Samples, SimulationOptions, simulate
 from solvers.suggestions import MappingSpace, Suggestion, canonical
 
@@ -167,6 +167,7 @@ def solve_black_box(problem: Problem, limits: Limits) -> Solution:
     """
 
     def objective(mapping: Mapping) -> float:
+        limits.check()
         evaluation = evaluate(problem, mapping)
         goal = problem.objective.goal
         if goal is Goal.THROUGHPUT:
@@ -174,14 +175,9 @@ def solve_black_box(problem: Problem, limits: Limits) -> Solution:
             return 0.0 if instant else -float(1 / evaluation.frames_per_ns)
         return -float(evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj or 0)
 
-    def report(tried: Tried) -> None:
-        rate: Fraction = evaluate(problem, tried.mapping).frames_per_ns
-        if limits.progress is not None:
-            limits.progress(float(1 / rate) if rate else None, None)
-
     n_trials = min(MOST_SOLVER_TRIALS, 20 + 10 * problem.n_layers)
     options = BlackBoxOptions(n_trials=n_trials, seed=limits.seed, time_s=limits.time_s)
-    result = search_black_box(problem, objective, options, report)
+    result = search_black_box(problem, objective, options, lambda tried: limits.found(tried.mapping))
     scored = [(evaluate(problem, tried.mapping), tried.mapping) for tried in result.tried]
     evaluation, mapping = min(scored, key=lambda pair: score_key(problem, pair[0]))
     return Solution("black_box", Status.FEASIBLE, Family.ALL, mapping, evaluation, None)

@@ -14,8 +14,9 @@ import numpy as np
 
 from solvers.evaluate import evaluate, score_key
 from solvers.lanes import LanePool, best_mix
+from solvers.limits import Limits
 from solvers.mapping import Mapping
-from solvers.problem import FloatArray, Limits
+from solvers.problem import FloatArray
 from solvers.topology import Blocks
 
 N_EVEN = 200

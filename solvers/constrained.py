@@ -16,9 +16,10 @@ from solvers.errors import InfeasibleError
 from solvers.evaluate import Evaluation, evaluate, score_key
 from solvers.infeasible import why_no_lane
 from solvers.labels import Criteria, LabelSearch, LaneLabel, pareto_by_key
+from solvers.limits import Limits
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.order_costs import Links, OrderCosts, exact_links
-from solvers.problem import BoolArray, Goal, IntArray, Limits, Problem
+from solvers.problem import BoolArray, Goal, IntArray, Problem
 from solvers.topology import Blocks, contract, orders
 
 RATE_STEPS = 10**12
@@ -86,7 +87,7 @@ def _lanes(blocks: Blocks, limits: Limits) -> _Search:
     search = _Search([], blocks.has_one_order)
     for order in orders(blocks, n_orders, limits.seed):
         exact = exact_links(blocks, order)
-        labels = LabelSearch(OrderCosts(blocks, order, exact or Links.PREVIOUS), most_labels)
+        labels = LabelSearch(OrderCosts(blocks, order, exact or Links.PREVIOUS), most_labels, limits)
         for label in labels.lanes():
             stages = tuple(
                 Stage(_layers(blocks, order[start:end]), slot, unit)

@@ -6,12 +6,16 @@ scored again in full precision.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from solvers.errors import StoppedError
+from solvers.limits import Limits
 from solvers.loads import Loads
-from solvers.problem import Limits
 
+POLL_S = 0.05
 MOST_STEPS = 200_000_000
 """The best known period in integer steps, at most; nanoseconds where they fit."""
 
@@ -27,7 +31,9 @@ class Polished:
     bound_ns: float
 
 
-def polish(loads: Loads, time_s: float, limits: Limits) -> Polished:
+def polish(
+    loads: Loads, time_s: float, limits: Limits, on_better: Callable[[list[int]], None] | None = None
+) -> Polished:
     """Improve an assignment and bound it.
 
     Parameters
@@ -37,7 +43,14 @@ def polish(loads: Loads, time_s: float, limits: Limits) -> Polished:
     time_s
         Wall time.
     limits
-        Workers and seed.
+        Workers, seed, gap, and who may stop it.
+    on_better
+        Told better assignments while the search goes on.
+
+    Raises
+    ------
+    StoppedError
+        After the last assignment was told.
     """
     from ortools.sat.python import cp_model
 
@@ -81,12 +94,76 @@ def polish(loads: Loads, time_s: float, limits: Limits) -> Polished:
     solver.parameters.max_time_in_seconds = max(time_s, 0.1)
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
-    status = solver.solve(model)
+    solver.parameters.relative_gap_limit = limits.gap / (1 + limits.gap)  # of CP-SAT's: the period's share
+    solver.parameters.catch_sigint_signal = False
+    status = _Run(solver, model, x, limits, on_better).status()
     bound = float(solver.best_objective_bound) * unit if status != cp_model.MODEL_INVALID else 0.0
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Polished(list(loads.unit_of), bound)
-    assignment = [
-        next(u for u, variable in enumerate(choices) if variable is not None and solver.value(variable))
+    return Polished(_read(x, solver), bound)
+
+
+def _read(x: list[list[Any]], values: Any) -> list[int]:
+    return [
+        next(u for u, variable in enumerate(choices) if variable is not None and values.value(variable))
         for choices in x
     ]
-    return Polished(assignment, bound)
+
+
+class _Run:
+    """One call of CP-SAT in a thread of its own: native code would keep Ctrl-C and progress waiting."""
+
+    def __init__(
+        self,
+        solver: Any,
+        model: Any,
+        x: list[list[Any]],
+        limits: Limits,
+        on_better: Callable[[list[int]], None] | None,
+    ) -> None:
+        from ortools.sat.python import cp_model
+
+        self._limits = limits
+        self._on_better = on_better
+        self._newest: list[int] | None = None
+        self._solver = solver
+        self._status: Any = cp_model.UNKNOWN
+        self._error: BaseException | None = None
+        run = self
+
+        class Callback(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+            def on_solution_callback(self) -> None:
+                run._newest = _read(x, self)
+
+        def solve() -> None:
+            try:
+                self._status = solver.solve(model, Callback())
+            except BaseException as error:  # raised again by the thread that waits
+                self._error = error
+
+        self._thread = threading.Thread(target=solve, daemon=True)
+
+    def status(self) -> Any:
+        """Run it and return CP-SAT's status."""
+        self._thread.start()
+        try:
+            while self._thread.is_alive():
+                self._thread.join(POLL_S)
+                self._tell()
+                if self._limits.ends_early:
+                    self._solver.stop_search()
+        except BaseException:
+            self._solver.stop_search()
+            self._thread.join()
+            self._tell()
+            raise
+        if self._error is not None:
+            raise self._error
+        if self._limits.stopped:
+            raise StoppedError("the search was stopped")
+        return self._status
+
+    def _tell(self) -> None:
+        newest, self._newest = self._newest, None
+        if newest is not None and self._on_better is not None:
+            self._on_better(newest)

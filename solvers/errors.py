@@ -33,3 +33,7 @@ class EvaluationMismatchError(SolverError):
 
 class MissingSolverExtraError(SolverError):
     """A solver needs an optional dependency; the message names the package."""
+
+
+class StoppedError(SolverError):
+    """A search was told to end, or its time is up; whoever started it still has the incumbent."""

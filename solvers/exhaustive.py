@@ -12,8 +12,9 @@ from itertools import product
 
 from solvers.errors import CapError
 from solvers.evaluate import Evaluation, ScoreKey, evaluate, score_key
+from solvers.limits import Limits
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
-from solvers.problem import Limits, Problem
+from solvers.problem import Problem
 
 MOST_LAYERS = 9
 MOST_LANES_KEPT = 200_000
@@ -85,10 +86,12 @@ def solve_exhaustive(problem: Problem, limits: Limits) -> Solution:
     CapError
         The problem is too large.
     """
-    return search_exhaustively(problem, shared_units=True)
+    return search_exhaustively(problem, shared_units=True, limits=limits)
 
 
-def search_exhaustively(problem: Problem, shared_units: bool, max_lanes: int | None = None) -> Solution:
+def search_exhaustively(
+    problem: Problem, shared_units: bool, max_lanes: int | None = None, limits: Limits | None = None
+) -> Solution:
     """Try every mapping, with or without stages that share units.
 
     Parameters
@@ -99,18 +102,22 @@ def search_exhaustively(problem: Problem, shared_units: bool, max_lanes: int | N
         Whether stages of a lane may share cores; without it the family is CONTIGUOUS.
     max_lanes
         A further cap on the number of lanes.
+    limits
+        Who may stop it.
 
     Raises
     ------
     CapError
         Too many layers or lanes.
     """
+    limits = limits or Limits()
     if problem.n_layers > MOST_LAYERS:
         raise CapError(f"exhaustive takes at most {MOST_LAYERS} layers, this problem has {problem.n_layers}")
-    lanes = _lanes_that_matter(problem, shared_units)
+    lanes = _lanes_that_matter(problem, shared_units, limits)
     best: tuple[ScoreKey, Mapping, Evaluation] | None = None
     closest: tuple[int, Evaluation] | None = None
     for mapping in _mixes(problem, lanes, max_lanes):
+        limits.check()
         evaluation = evaluate(problem, mapping)
         key = score_key(problem, evaluation)
         if not evaluation.feasible:
@@ -118,6 +125,7 @@ def search_exhaustively(problem: Problem, shared_units: bool, max_lanes: int | N
                 closest = (len(evaluation.violations), evaluation)
         elif best is None or key < best[0]:
             best = (key, mapping, evaluation)
+            limits.found(mapping, evaluation)
     family = Family.ALL if shared_units else Family.CONTIGUOUS
     if best is None:
         reason = "no mapping exists" if closest is None else _why(closest[1])
@@ -130,7 +138,9 @@ def _why(evaluation: Evaluation) -> str:
     return f"{first.constraint}: demand {first.demand:g} {first.unit}, limit {first.limit:g} ({first.detail})"
 
 
-def _lanes_that_matter(problem: Problem, shared_units: bool) -> list[tuple[Lane, tuple[int, ...]]]:
+def _lanes_that_matter(
+    problem: Problem, shared_units: bool, limits: Limits
+) -> list[tuple[Lane, tuple[int, ...]]]:
     """Lanes that are feasible but for limits on the whole mapping, without those that never help.
 
     A lane never helps when another one is at least as good in period, latency, stages, cores and
@@ -139,6 +149,7 @@ def _lanes_that_matter(problem: Problem, shared_units: bool) -> list[tuple[Lane,
     kept: dict[tuple[int, ...], tuple[Lane, tuple[int, ...]]] = {}
     of_the_mix = {"memory", "total memory", "power", "latency", "throughput"}
     for lane in every_lane(problem, shared_units):
+        limits.check()
         evaluation = evaluate(problem, Mapping((lane,)))
         if any(violation.constraint not in of_the_mix for violation in evaluation.violations):
             continue

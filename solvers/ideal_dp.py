@@ -19,8 +19,9 @@ from solvers.bounds import bound_costs, relaxation
 from solvers.errors import CapError, EvaluationMismatchError
 from solvers.ideals import Bits, as_bits, enumerate_ideals, sums_over
 from solvers.interval_dp import Resources, resources, useful_slots
+from solvers.limits import Limits
 from solvers.order_costs import NEVER
-from solvers.problem import FloatArray, IntArray, Limits
+from solvers.problem import FloatArray, IntArray
 from solvers.topology import Blocks
 
 MOST_IDEALS = 200_000
@@ -92,6 +93,7 @@ class IdealTable:
         self.best[0, 0] = 0
         self._measured = self._measured_sets()
         for number in range(len(masks) - 1):
+            limits.check()
             self._expand(number)
 
     @property

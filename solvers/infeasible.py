@@ -8,8 +8,9 @@ from solvers.bounds import bound_costs
 from solvers.errors import InfeasibleError
 from solvers.evaluate import evaluate
 from solvers.lanes import LanePool
+from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping
-from solvers.problem import Limits, Problem
+from solvers.problem import Problem
 from solvers.topology import Blocks, contract
 
 

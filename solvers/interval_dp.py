@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from solvers.errors import CapError, EvaluationMismatchError
+from solvers.limits import Limits
 from solvers.order_costs import NEVER, OrderCosts
-from solvers.problem import IntArray, Limits, Problem
+from solvers.problem import IntArray, Problem
 from solvers.topology import Blocks
 
 Span = tuple[int, int, int]
@@ -112,6 +113,7 @@ class IntervalTable:
 
     def __init__(self, costs: OrderCosts, slots: tuple[int, ...], limits: Limits) -> None:
         self.costs = costs
+        self._limits = limits
         self.slots = slots
         self.resources = resources(costs.blocks.problem, costs.n)
         n_states = (costs.n + 1) * int(np.prod([size + 1 for size in self.resources.box])) * costs.n_sources
@@ -164,6 +166,7 @@ class IntervalTable:
         state = np.full((*(size + 1 for size in box), n_sources, n + 1), NEVER, np.int64)
         state[_at(*(0 for _ in box), slice(None), 0)] = 0
         for i in range(1, n + 1):
+            self._limits.check()
             for r, slot in enumerate(self.slots):
                 use = self.resources.use[slot]
                 first = self._first[i - 1][r]

@@ -15,6 +15,7 @@ import numpy as np
 
 from solvers.evaluate import stage_memory_bytes
 from solvers.interval_dp import Span
+from solvers.limits import Limits
 from solvers.order_costs import NEVER, OrderCosts
 from solvers.problem import FloatArray, Goal, IntArray, Problem
 
@@ -78,6 +79,8 @@ class LabelSearch:
         The order.
     most_labels
         Cap on labels per state.
+    limits
+        Who may stop it.
 
     Attributes
     ----------
@@ -85,8 +88,9 @@ class LabelSearch:
         Whether the cap was hit, so that better lanes may be missing.
     """
 
-    def __init__(self, costs: OrderCosts, most_labels: int) -> None:
+    def __init__(self, costs: OrderCosts, most_labels: int, limits: Limits) -> None:
         self.costs = costs
+        self._limits = limits
         self.problem = costs.blocks.problem
         self.criteria = Criteria.of(self.problem)
         self.most_labels = most_labels
@@ -103,6 +107,7 @@ class LabelSearch:
         links = [np.full((1, 3), -1, np.int64)]  # label before, place, slot
         place_of = [np.zeros(1, np.int64)]
         for i, busy in self.costs.columns():
+            self._limits.check()
             before, state = np.concatenate(vectors), np.concatenate(states)
             places = np.concatenate(place_of)
             memory = self._memory_column(i)

@@ -18,9 +18,10 @@ from solvers.free_layers import follow_neighbours
 from solvers.ideal_dp import IdealTable
 from solvers.interval_dp import IntervalTable, Span, useful_slots
 from solvers.knapsack import Knapsack, LaneType
+from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.order_costs import NEVER, Links, OrderCosts, exact_links
-from solvers.problem import IntArray, Limits, Problem
+from solvers.problem import IntArray, Problem
 from solvers.topology import Blocks, contract, orders
 
 WORK_PER_SEARCH = 100_000_000

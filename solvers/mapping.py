@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from solvers.limits import throughput_gap
+
 if TYPE_CHECKING:
     from solvers.evaluation import Evaluation
 
@@ -91,6 +93,8 @@ class Solution:
         Why it is infeasible or unknown: binding constraint, demand, limit, unit.
     wall_ns
         Time spent.
+    interrupted
+        Somebody ended the search (``Limits.stop``, Ctrl-C): with more time it may find more.
     """
 
     solver: str
@@ -101,10 +105,9 @@ class Solution:
     bound_hz: float | None
     reason: str = ""
     wall_ns: int = 0
+    interrupted: bool = False
 
     @property
     def gap(self) -> float | None:
         """(bound - found) / found in throughput: 0 means proved best of all mappings."""
-        if self.evaluation is None or self.bound_hz is None or self.evaluation.throughput_hz == 0:
-            return None
-        return max(0.0, self.bound_hz / self.evaluation.throughput_hz - 1)
+        return throughput_gap(self.evaluation, self.bound_hz)

@@ -11,9 +11,10 @@ from solvers.evaluate import evaluate
 from solvers.ideal_dp import MOST_IDEALS
 from solvers.infeasible import why_no_lane
 from solvers.lanes import LanePool, best_mix, optimistic_rate
+from solvers.limits import Limits
 from solvers.mapping import Family, Mapping, Solution, Status
 from solvers.order_costs import exact_links
-from solvers.problem import Goal, Limits, Problem
+from solvers.problem import Goal, Problem
 from solvers.topology import Blocks, contract
 
 MANY_BLOCKS, MUCH_WORK = 600, 150_000_000
@@ -77,8 +78,8 @@ def _solve(
     if blocks.n_blocks > MANY_BLOCKS and _work(blocks) > MUCH_WORK:
         return _solve_coarsely(name, blocks, limits, max_lanes)
     pool = LanePool(blocks, limits, n_orders=4)
-    if limits.progress is not None:
-        _report(problem, limits, best_mix(pool, max_lanes))
+    if not blocks.has_one_order:
+        _tell(limits, best_mix(pool, max_lanes))
     every_plan = blocks.has_one_order or _search_ideals(pool, limits, most_ideals, max_lanes)
     if not every_plan:
         pool = LanePool(blocks, limits)
@@ -92,7 +93,7 @@ def _solve(
             raise InfeasibleError("cores: no contiguous plan fits the limits on cores, stages and pins")
         return Solution(name, Status.UNKNOWN, family, None, None, None, "no lane found in the orders tried")
     evaluation = evaluate(problem, mapping)
-    _report(problem, limits, mapping)
+    limits.found(mapping, evaluation)
     if not evaluation.feasible:  # a limit on memory, latency, power or throughput binds
         return solve_constrained(name, blocks, limits, max_lanes)
     exact = exact_links(blocks, tuple(range(blocks.n_blocks))) is not None
@@ -119,12 +120,9 @@ def _solve_coarsely(name: str, blocks: Blocks, limits: Limits, max_lanes: int | 
     return Solution(name, Status.FEASIBLE, Family.ORDER, mapping, evaluation, None)
 
 
-def _report(problem: Problem, limits: Limits, mapping: Mapping | None) -> None:
-    """Tell the progress callback the mean time between frames of an incumbent."""
-    if limits.progress is not None and mapping is not None:
-        evaluation = evaluate(problem, mapping)
-        rate = float(evaluation.frames_per_ns)
-        limits.progress(1 / rate if rate and evaluation.feasible else None, None)
+def _tell(limits: Limits, mapping: Mapping | None) -> None:
+    if mapping is not None:
+        limits.found(mapping)
 
 
 def _search_ideals(pool: LanePool, limits: Limits, most_ideals: int | None, max_lanes: int | None) -> bool:

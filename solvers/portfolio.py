@@ -9,17 +9,19 @@ from dataclasses import replace
 from solvers.assignment import improve
 from solvers.errors import CapError
 from solvers.evaluate import score_key
+from solvers.limits import Limits
 from solvers.mapping import Family, Solution, Status
 from solvers.mix import solve_ideal_dp, solve_lanes
-from solvers.problem import Goal, Limits, Problem
+from solvers.problem import Goal, Problem
 from solvers.topology import contract
 
 
 def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
     """Run ``lanes``, then ``assignment`` on its answer, then ``ideal_dp`` on branching graphs.
 
-    Stops when an answer is proved best of all mappings.  Plans may be non-contiguous (stages that
-    share a unit).  The same seed gives the same answer as long as no solver runs into the time limit.
+    Stops when an answer is proved best of all mappings, or within ``Limits.gap`` of that.  Plans may
+    be non-contiguous (stages that share a unit).  The same seed gives the same answer as long as no
+    solver runs into the time limit.
 
     Raises
     ------
@@ -33,7 +35,8 @@ def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
     if answers[0].family is Family.ORDER and not contract(problem).has_one_order:
         steps.append(lambda given: solve_ideal_dp(problem, given))
     for number, step in enumerate(steps):
-        if any(answer.status is Status.OPTIMAL and answer.family is Family.ALL for answer in answers):
+        proved = any(answer.status is Status.OPTIMAL and answer.family is Family.ALL for answer in answers)
+        if proved or limits.close_enough:
             break
         left = limits.time_s - (time.monotonic() - start)
         if left <= 0:

@@ -6,7 +6,6 @@ sizes integer bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -401,31 +400,3 @@ class Problem:
         return tuple(
             sorted({(f.producer, user) for f in self.flows if f.producer is not None for user in f.consumers})
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a solver may spend.
-
-    Parameters
-    ----------
-    time_s
-        Wall time.
-    gap
-        Stop when (found - bound) / bound is at most this.
-    memory_bytes
-        Working memory of one solver.
-    workers
-        Threads a solver may use.
-    seed
-        Same seed, same answer.
-    progress
-        Called with (incumbent period in ns or None, bound in ns or None) now and then.
-    """
-
-    time_s: float = 60.0
-    gap: float = 0.0
-    memory_bytes: int = 2 * 1024**3
-    workers: int = 1
-    seed: int = 0
-    progress: Callable[[float | None, float | None], None] | None = None

@@ -17,10 +17,11 @@ import numpy as np
 from solvers.baselines import NamedPlan, Role
 from solvers.errors import SolverError
 from solvers.evaluate import evaluate, score_key
+from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.mix import solve_interval_dp
 from solvers.order_costs import Links, OrderCosts
-from solvers.problem import IntArray, Limits, Problem
+from solvers.problem import IntArray, Problem
 from solvers.topology import Blocks, contract
 
 Cuts = tuple[int, ...]

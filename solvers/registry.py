@@ -6,20 +6,23 @@ import time
 from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from solvers.assignment import solve_assignment
 from solvers.black_box import solve_black_box
 from solvers.bounds import throughput_bound_hz
-from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemError
-from solvers.evaluate import evaluate
+from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemError, StoppedError
+from solvers.evaluate import Evaluation, evaluate, score_key
 from solvers.exhaustive import solve_exhaustive
 from solvers.infeasible import refuse_impossible
+from solvers.limits import NO_GAP, Limits, Watch
 from solvers.mapping import Family, Solution, Status
 from solvers.mix import solve_ideal_dp, solve_interval_dp, solve_lanes
 from solvers.portfolio import solve_portfolio
-from solvers.problem import Goal, Limits, Problem
+from solvers.problem import Goal, Problem
 from solvers.topology import contract
+from solvers.whole_models import without_search
 
 Solver = Callable[[Problem, Limits], Solution]
 
@@ -36,7 +39,7 @@ SOLVERS: MappingOf[str, Solver] = MappingProxyType(
 )
 """Solvers by name; each docstring says what is searched, whether exactly, at what cost."""
 
-DEFAULT = "lanes"
+DEFAULT = "portfolio"
 
 
 def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) -> Solution:
@@ -56,7 +59,8 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
     Solution
         With ``bound_hz`` for the goal throughput, and ``wall_ns`` filled in.  A problem that is
         proved infeasible is an answer too (status INFEASIBLE with the binding constraint), not an
-        error.
+        error.  Ctrl-C (and ``Limits.stop``) ends the search with the best found until then, marked
+        ``interrupted``; a second Ctrl-C while that is put together is raised.
 
     Raises
     ------
@@ -71,20 +75,52 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
     if name not in SOLVERS:
         raise ProblemError(f"no solver is called {name!r}; there are auto, {', '.join(sorted(SOLVERS))}")
     start = time.monotonic_ns()
+    limits = limits or Limits()
+    watch = Watch(name, partial(evaluate, problem), partial(_better, problem), limits)
     try:
         blocks = contract(replace(problem, colocated=()))
         bound = throughput_bound_hz(problem, blocks)
+        watch.bounded(bound)
         refuse_impossible(blocks, bound)
-        solution = SOLVERS[name](problem, limits or Limits())
+        solution = SOLVERS[name](problem, replace(limits, watch=watch))
+        if solution.mapping is not None:
+            watch.found(solution.mapping, solution.evaluation)
     except InfeasibleError as error:
         wall = time.monotonic_ns() - start
         return Solution(name, Status.INFEASIBLE, Family.ALL, None, None, None, str(error), wall)
+    except StoppedError:
+        solution = _ended(problem, name, watch, interrupted=limits.stopped)
+    except KeyboardInterrupt:
+        if limits.stop is not None:
+            limits.stop.set()
+        solution = _ended(problem, name, watch, interrupted=True)
     solution = replace(solution, wall_ns=time.monotonic_ns() - start)
-    return _checked(problem, solution, bound)
+    return _checked(problem, solution, watch.bound_hz)
 
 
-def _checked(problem: Problem, solution: Solution, bound_hz: float) -> Solution:
-    if solution.mapping is None:
+def _better(problem: Problem, evaluation: Evaluation, incumbent: Evaluation | None) -> bool:
+    if not evaluation.feasible:
+        return False
+    return incumbent is None or score_key(problem, evaluation) < score_key(problem, incumbent)
+
+
+def _ended(problem: Problem, name: str, watch: Watch, *, interrupted: bool) -> Solution:
+    """Return the incumbent of a search that ended early; when there is none, what needs no search."""
+    why = "the search was interrupted" if interrupted else "the time was up"
+    if watch.mapping is None:
+        for mapping in without_search(problem):
+            if name != "interval_dp" or len(mapping.lanes) == 1:
+                watch.found(mapping)
+    if watch.mapping is None:
+        reason = f"{why} before a mapping was found"
+        return Solution(name, Status.UNKNOWN, Family.ALL, None, None, None, reason, interrupted=interrupted)
+    return Solution(
+        name, Status.FEASIBLE, Family.ALL, watch.mapping, watch.evaluation, None, why, interrupted=interrupted
+    )
+
+
+def _checked(problem: Problem, solution: Solution, bound_hz: float | None) -> Solution:
+    if solution.mapping is None or bound_hz is None:
         return replace(solution, bound_hz=bound_hz)
     again = evaluate(problem, solution.mapping)
     if again != solution.evaluation:
@@ -100,6 +136,6 @@ def _checked(problem: Problem, solution: Solution, bound_hz: float) -> Solution:
     if solution.bound_hz is not None:
         bound_hz = min(bound_hz, solution.bound_hz)
     solution = replace(solution, bound_hz=bound_hz)
-    if problem.objective.goal is Goal.THROUGHPUT and solution.gap is not None and solution.gap <= 1e-9:
+    if problem.objective.goal is Goal.THROUGHPUT and solution.gap is not None and solution.gap <= NO_GAP:
         return replace(solution, status=Status.OPTIMAL, family=Family.ALL)
     return solution

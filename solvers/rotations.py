@@ -13,9 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from solvers.interval_dp import IntervalTable
+from solvers.limits import Limits
 from solvers.loads import Elements
 from solvers.order_costs import NEVER, Links, OrderCosts
-from solvers.problem import IntArray, Limits
+from solvers.problem import IntArray
 from solvers.topology import Blocks, contract
 
 

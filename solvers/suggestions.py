@@ -31,10 +31,12 @@ import numpy as np
 
 from solvers.errors import InfeasibleError
 from solvers.evaluate import evaluate, score_key
+from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.mix import solve_lanes
-from solvers.problem import BoolArray, Limits, Problem
+from solvers.problem import BoolArray, Problem
 from solvers.topology import Blocks, contract, orders
+from solvers.whole_models import whole_models
 
 MOST_TYPES = 4
 MOST_STAGES = 8
@@ -295,8 +297,7 @@ def canonical(mapping: Mapping) -> Mapping:
 
 def _known_mapping(problem: Problem, limits: Limits) -> Mapping:
     """Return the best feasible whole model on one slot, or else what the exact search finds."""
-    layers = tuple(range(problem.n_layers))
-    whole = [Mapping((Lane((Stage(layers, slot, 0),)),)) for slot in range(len(problem.slots))]
+    whole = [mapping for _, mapping in whole_models(problem)]
     scored = [(evaluate(problem, mapping), mapping) for mapping in whole]
     feasible = [(score_key(problem, found), n) for n, (found, _) in enumerate(scored) if found.feasible]
     if feasible:

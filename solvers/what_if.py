@@ -20,8 +20,9 @@ from fractions import Fraction
 from solvers.bounds import throughput_bound_hz
 from solvers.errors import CapError, InfeasibleError, ProblemError
 from solvers.evaluate import Evaluation, evaluate
+from solvers.limits import Limits
 from solvers.mapping import Mapping, Solution
-from solvers.problem import Goal, Limits, Problem, StageTime
+from solvers.problem import Goal, Problem, StageTime
 from solvers.registry import solve
 
 SAME = 1e-9
@@ -109,13 +110,17 @@ class ResourceGain:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Gains over ``base``, largest first; ``complete`` says that nothing was left out."""
+    """Gains over ``base``, largest first; ``complete`` says that nothing was left out.
+
+    ``interrupted``: Ctrl-C ended the searches.
+    """
 
     base: Solution
     layers: tuple[LayerGain, ...]
     resources: tuple[ResourceGain, ...]
     complete: bool
     n_searches: int
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,11 @@ def what_if(
     layers: list[LayerGain] = []
     resources: list[ResourceGain] = []
     for number, topic in enumerate(topics, 1):
-        steps = asker.steps(topic)
+        try:
+            steps = asker.steps(topic)
+        except KeyboardInterrupt:
+            asker.end()
+            steps = asker.steps(topic)
         if topic.layer is not None:
             layers.append(LayerGain(topic.layer, topic.slots, steps))
         elif topic.resource is not None:
@@ -228,6 +237,7 @@ def what_if(
         tuple(sorted(resources, key=lambda found: -found.gain)),
         not asker.cut_short,
         asker.n_searches,
+        asker.interrupted,
     )
 
 
@@ -245,6 +255,12 @@ class _Asker:
         self._deadline = time.monotonic() + limits.time_s
         self.n_searches = 0
         self.cut_short = False
+        self.interrupted = False
+
+    def end(self) -> None:
+        """Search no more: the user wants to see what there is."""
+        self.interrupted = True
+        self._deadline = time.monotonic()
 
     def layer_topic(self, layer: int, reductions: Sequence[float]) -> _Topic:
         """Make a layer cheaper where the optimum runs it."""
@@ -309,9 +325,12 @@ class _Asker:
         self.n_searches += 1
         left = max(0.1, self._deadline - time.monotonic())
         try:
-            return solve(problem, self._solver, replace(self._limits, time_s=left, progress=None)).mapping
+            found = solve(problem, self._solver, replace(self._limits, time_s=left, progress=None))
         except CapError:
             return None
+        if found.interrupted:
+            self.end()
+        return found.mapping
 
     def _gain_of(self, problem: Problem, mapping: Mapping) -> Ratio:
         evaluation = evaluate(problem, mapping)

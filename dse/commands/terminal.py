@@ -16,6 +16,9 @@ from dse.units import format_ns
 if TYPE_CHECKING:
     import rich.progress
 
+INTERRUPTED = 130
+"""Exit code."""
+
 PLAIN_LINE_EVERY_S = 15.0
 
 _BOLD = re.compile("(\033\\[[01]m)")
@@ -86,8 +89,12 @@ class _PlainTask:
         """Print a line now and then."""
         self._done += steps
         now = time.monotonic()
-        if now - self._last >= PLAIN_LINE_EVERY_S and 0 < self._done < self._total:
-            self._last = now
+        if now - self._last < PLAIN_LINE_EVERY_S or self._done >= self._total:
+            return
+        self._last = now
+        if not self._done:
+            _line(f"{self._title}: {note}")
+        else:
             left_s = (now - self._start) * (self._total / self._done - 1)
             share = self._done / self._total
             _line(f"{self._title}: {share:.0%}, about {format_ns(left_s * 1e9)} left {note}".rstrip())

@@ -437,6 +437,9 @@ class SearchSection(Section):
     threads: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Threads of the solver; as many as this process may use when missing."
     )
+    gap: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.01, description="Stop when no mapping can be predicted better by more than this share."
+    )
     candidates: Annotated[int, Field(ge=1, le=50)] = Field(
         3, description="Different plans that are measured: the one predicted best is not trusted."
     )

@@ -140,6 +140,8 @@ def proof_text(proof: Proof) -> str:
         parts.append(f"no mapping can be predicted above {format_hz(proof.bound_hz)} frames/s")
     if proof.gap is not None:
         parts.append(f"gap {proof.gap * 100:.1f} %")
+    if proof.interrupted:
+        parts.append("the search was interrupted")
     return "; ".join(parts)
 
 

@@ -392,3 +392,50 @@ def test_real_models_run_and_split_equals_whole(corpus, place, name):
     assert any(len(lane) > 1 for plan in result["plans"] if plan["measured"] for lane in plan["mapping"])
     assert "split equals whole" in result["output_check"]
     assert not any("moves the model's outputs" in warning for warning in result["warnings"])
+
+
+LONG_SEARCH = """
+model: {zoo: googlenet, parameters: {size: 64}}
+platform: PLATFORMS/hikey970.yaml
+search: {solver: assignment, time_s: 200, gap: 0, max_lanes: 1, candidates: 1}
+measure: {enabled: false}
+"""
+
+
+def interrupt_search(place, *arguments):
+    """Start a search that would take minutes, and press Ctrl-C in it."""
+    config = place.folder / "long.yaml"
+    platforms = Path(__file__).resolve().parents[2] / "configs/platforms"
+    config.write_text(LONG_SEARCH.replace("PLATFORMS", str(platforms)))
+    process = place.start(arguments[0], str(config), *arguments[1:])
+    for line in process.stderr:
+        if line.startswith("searching"):
+            break
+    time.sleep(3)
+    assert process.poll() is None, "finished before it could be interrupted"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    place.assert_clean()
+    return out
+
+
+def test_ctrl_c_in_a_search_prints_the_best_so_far(place):
+    result = json.loads(interrupt_search(place, "search", "--json"))
+    assert result["status"] == "interrupted"
+    assert result["proof"]["interrupted"]
+    assert result["proof"]["status"] == "feasible"
+    best = result["plans"][0]
+    assert best["predicted"]["violations"] == []
+    assert best["predicted"]["throughput_hz"] <= result["proof"]["bound_hz"]
+
+
+def test_ctrl_c_in_the_search_of_a_run_keeps_the_best_so_far(place):
+    interrupt_search(place, "run", "--name", "stopped")
+    folder = place.folder / "runs/stopped"
+    assert json.loads((folder / "results.json").read_text())["status"] == "interrupted"
+    kept = read_mapping(folder / "mapping.yaml")
+    assert sorted(layer for stage in kept.mapping.lanes[0].stages for layer in stage.layers)
+    assert all((folder / file).is_file() for file in kept.files.values())
+    assert json.loads((folder / "plans.json").read_text())["proof"]["interrupted"]

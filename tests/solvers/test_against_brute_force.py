@@ -12,8 +12,8 @@ from solvers.bounds import throughput_bound_hz
 from solvers.errors import InfeasibleError
 from solvers.evaluate import evaluate, score_key
 from solvers.exhaustive import search_exhaustively
+from solvers.limits import Limits
 from solvers.mapping import Family, Status
-from solvers.problem import Limits
 from solvers.registry import solve
 
 MANY = settings(max_examples=examples(250), deadline=None, suppress_health_check=list(HealthCheck))

@@ -15,10 +15,11 @@ from solvers.bounds import throughput_bound_hz
 from solvers.errors import InfeasibleError
 from solvers.evaluate import evaluate
 from solvers.exhaustive import search_exhaustively
+from solvers.limits import Limits
 from solvers.loads import Loads, elements, pieces
 from solvers.mapping import Mapping, Status
 from solvers.order_costs import NEVER, Links, exact_links
-from solvers.problem import Flow, Limits, Problem, Slot
+from solvers.problem import Flow, Problem, Slot
 from solvers.registry import solve
 from solvers.rotations import AnyOrderCosts, best_rotation
 from solvers.topology import contract

@@ -18,9 +18,10 @@ from solvers.black_box import BlackBoxOptions, search_black_box, simulated, solv
 from solvers.errors import InfeasibleError, MappingError, MissingSolverExtraError, ProblemError
 from solvers.evaluate import evaluate
 from solvers.exhaustive import every_lane
+from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage, Status
 from solvers.pareto import dominates
-from solvers.problem import Flow, Goal, Limits, Objective, Problem, Slot
+from solvers.problem import Flow, Goal, Objective, Problem, Slot
 from solvers.registry import solve
 from solvers.suggestions import MappingSpace, Table, canonical
 

@@ -9,8 +9,8 @@ from random_problems import examples, problems
 from solvers.errors import CapError, UnsupportedProblemError
 from solvers.evaluate import evaluate
 from solvers.exhaustive import search_exhaustively
+from solvers.limits import Limits
 from solvers.mapping import Family, Status
-from solvers.problem import Limits
 from solvers.registry import SOLVERS, solve
 
 

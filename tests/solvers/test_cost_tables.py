@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.graph_files import read_bettertogether, read_pipedream
 from benchmarks.solvers import compare
+from solvers.limits import Limits
 from solvers.mapping import Status
-from solvers.problem import Limits
 from solvers.registry import solve
 
 PROFILES = ["densenet121", "inception_v3", "resnet50", "squeezenet1_0", "vgg16"]

@@ -17,8 +17,9 @@ from solvers.errors import CapError, InfeasibleError, ProblemError
 from solvers.evaluate import stage_compute_ns
 from solvers.interval_dp import IntervalTable, useful_slots
 from solvers.knapsack import Knapsack, LaneType
+from solvers.limits import Limits
 from solvers.order_costs import Links, OrderCosts
-from solvers.problem import Flow, Limits, Problem, Slot, StageTime
+from solvers.problem import Flow, Problem, Slot, StageTime
 from solvers.registry import solve
 from solvers.topology import contract, orders
 

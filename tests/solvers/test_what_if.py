@@ -12,7 +12,8 @@ from random_problems import problems
 
 from solvers.errors import InfeasibleError, ProblemError
 from solvers.evaluate import evaluate
-from solvers.problem import Constant, Flow, Goal, Limits, Objective, Problem, Slot, StageTime
+from solvers.limits import Limits
+from solvers.problem import Constant, Flow, Goal, Objective, Problem, Slot, StageTime
 from solvers.registry import solve
 from solvers.what_if import Known, Questions, Resource, cheaper, what_if
 
