@@ -15,7 +15,7 @@ PROFILES = ["densenet121", "inception_v3", "resnet50", "squeezenet1_0", "vgg16"]
 
 def test_phone_optimum_on_loaded_means(corpus):
     problem = read_bettertogether(corpus / "cost-graphs" / "bettertogether_pixel.csv", "loaded")
-    solution = solve(problem)
+    solution = solve(problem, "lanes")
     assert solution.status is Status.OPTIMAL
     assert solution.evaluation.lanes[0].period_ns == pytest.approx(11_544_500, abs=100)
 
@@ -23,7 +23,7 @@ def test_phone_optimum_on_loaded_means(corpus):
 @pytest.mark.parametrize("name", PROFILES)
 def test_profiles_on_big_and_little(corpus, name):
     problem = read_pipedream(corpus / "cost-graphs" / "pipedream" / f"{name}.txt", (4, 4), (1.0, 2.5))
-    solution = solve(problem)
+    solution = solve(problem, "lanes")
     assert solution.evaluation is not None
     assert solution.gap < 0.12
     chain = len(problem.edges) == problem.n_layers - 1
