@@ -258,6 +258,10 @@ def search(experiment: Experiment, progress: Progress | None = None) -> RunResul
     progress = progress or SilentProgress()
     with tempfile.TemporaryDirectory(prefix="dse-search-") as work:
         subject = load(experiment, Path(work), progress)
-        costs = find_costs(subject, progress)
-        _, proof, plans = search_plans(subject, costs, progress)
-        return conclude(subject, costs, Outcome(proof, plans))
+        return search_subject(subject, find_costs(subject, progress), progress)
+
+
+def search_subject(subject: Subject, costs: CostTable, progress: Progress) -> RunResult:
+    """Search with what is already loaded and known."""
+    _, proof, plans = search_plans(subject, costs, progress)
+    return conclude(subject, costs, Outcome(proof, plans))

@@ -20,6 +20,9 @@ from dse.config.loading import (
     json_schema,
     load_experiment,
     load_platform,
+    load_sweep_section,
+    sweep_json_schema,
+    with_value,
 )
 from dse.config.pins import Pin
 
@@ -37,5 +40,8 @@ __all__ = [
     "json_schema",
     "load_experiment",
     "load_platform",
+    "load_sweep_section",
     "platform_data",
+    "sweep_json_schema",
+    "with_value",
 ]

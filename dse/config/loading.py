@@ -14,6 +14,7 @@ from dse.config.experiment import Experiment, to_experiment, to_platform
 from dse.config.faults import Where, describe, fault_lines, field_name
 from dse.config.models import ExperimentSection, PlatformSection, Section
 from dse.config.pins import Pin, expand
+from dse.config.sweep import SweepSection, sweep_schema
 from dse.errors import ConfigError
 from dse.graph import NETWORK_NAME
 from dse.platforms import Platform
@@ -29,6 +30,24 @@ def json_schema() -> dict[str, Any]:
         **ExperimentSection.model_json_schema(),
         "title": "tflite-dse experiment",
     }
+
+
+def load_sweep_section(path: Path) -> tuple[SweepSection, yaml_io.Document]:
+    """Read a sweep file; what its jobs are is checked when they are expanded.
+
+    Raises
+    ------
+    ConfigError
+        All faults of the file.
+    """
+    document = yaml_io.load(path)
+    section = _validate(SweepSection, document.data, lambda p, key: document.where(p, key=key))
+    return section, document
+
+
+def sweep_json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a sweep file."""
+    return sweep_schema(json_schema())
 
 
 def load_experiment(path: Path, settings: Sequence[str] = ()) -> Experiment:

@@ -1,0 +1,290 @@
+"""Workers for a sweep: on this machine, on a batch system, over SSH, on Kubernetes, or already there."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from dse.config.sweep import BATCH_SYSTEMS, ClusterSection
+from dse.detection import cpu_quota
+from dse.errors import DseError, InputError, MissingExtraError
+from dse.sweeps.address import EXTRA, filled_in
+
+_JOBQUEUE = {
+    "slurm": "SLURMCluster",
+    "pbs": "PBSCluster",
+    "sge": "SGECluster",
+    "lsf": "LSFCluster",
+    "oar": "OARCluster",
+    "moab": "MoabCluster",
+    "htcondor": "HTCondorCluster",
+}
+
+
+class ClusterError(DseError):
+    """The workers can not be started, or their scheduler is gone."""
+
+
+@dataclass
+class Workers:
+    """A Dask cluster that runs jobs.
+
+    Parameters
+    ----------
+    client
+        Connected to the scheduler.
+    wanted
+        Workers that this sweep asks for; 0 when they are not ours.
+    cluster
+        What started them, or None.
+    """
+
+    client: Any
+    wanted: int = 0
+    cluster: Any = None
+    _n_slots: int = field(default=0, init=False)
+
+    @property
+    def n_slots(self) -> int:
+        """Jobs that can run at a time, as of the last ``look``."""
+        return self._n_slots
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of Dask's dashboard, when it is on."""
+        source = self.cluster if self.cluster is not None else self.client
+        try:
+            return str(source.dashboard_link) or None
+        except (AttributeError, KeyError, ValueError):
+            return None
+
+    def look(self) -> Mapping[str, int]:
+        """Return threads by worker.
+
+        Raises
+        ------
+        ClusterError
+            The scheduler does not answer.
+        """
+        try:
+            threads: dict[str, int] = dict(self.client.nthreads())
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ClusterError(self.lost(error)) from None
+        self._n_slots = sum(threads.values())
+        return threads
+
+    def lost(self, error: BaseException | None = None) -> str:
+        """Say that the scheduler is gone, and what next."""
+        reason = f" ({error})" if error is not None and str(error) else ""
+        return (
+            f"the Dask scheduler does not answer any more{reason}. Finished jobs are kept: "
+            "'dse sweep resume' goes on from there"
+        )
+
+    def keep_up(self, n_jobs_left: int) -> None:
+        """Ask for new workers in the place of those that were lost; fewer when little is left to do."""
+        if self.cluster is not None and self.wanted and hasattr(self.cluster, "scale"):
+            self.cluster.scale(min(self.wanted, max(1, n_jobs_left)))
+
+    def boards(self) -> frozenset[str]:
+        """Return the resources of all workers."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        return frozenset(name for worker in workers for name in worker.get("resources", {}))
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: affinity mask, control group, Slurm's allocation."""
+    n_cores = len(os.sched_getaffinity(0))
+    quota = cpu_quota()
+    if quota is not None:
+        n_cores = min(n_cores, max(1, math.floor(quota)))
+    granted = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE")
+    if granted and granted.isdigit() and int(granted) > 0:
+        n_cores = min(n_cores, int(granted))
+    return n_cores
+
+
+def load_dask() -> Any:
+    """Return the package ``distributed``.
+
+    Raises
+    ------
+    MissingExtraError
+        It is not installed.
+    """
+    try:
+        return importlib.import_module("distributed")
+    except ImportError:
+        raise MissingExtraError(f"sweeps need the package distributed: {EXTRA}") from None
+
+
+@contextmanager
+def open_workers(section: ClusterSection, boards: frozenset[str], attempts: int) -> Iterator[Workers]:
+    """Start workers, or connect to those that are there, for the time of a ``with`` block.
+
+    Parameters
+    ----------
+    section
+        Which.
+    boards
+        Boards that the jobs want; on this machine the one worker that has each is ours to declare.
+    attempts
+        How often a job may lose its worker.
+
+    Raises
+    ------
+    MissingExtraError, ClusterError, InputError
+    """
+    distributed = load_dask()
+    import dask
+
+    dashboard = (":8787" if section.dashboard is True else section.dashboard) or None
+    settings = {
+        "distributed.scheduler.allowed-failures": attempts,
+        # No worker holds jobs that another could begin.
+        "distributed.scheduler.worker-saturation": 1.0,
+        "distributed.deploy.lost-worker-timeout": "5s",
+        "distributed.admin.tick.limit": "1h",
+        "distributed.comm.timeouts.connect": "30s",
+    }
+    with dask.config.set(settings):
+        cluster = None
+        wanted = section.workers or usable_cores()
+        try:
+            if section.kind == "scheduler":
+                client = distributed.Client(
+                    section.address, security=_security(section), timeout=section.patience_s
+                )
+                wanted = 0
+            else:
+                cluster = _cluster(section, wanted, boards, dashboard)
+                client = distributed.Client(cluster, security=_security(section))
+        except (OSError, TimeoutError, ValueError, TypeError, RuntimeError) as error:
+            if cluster is not None:
+                cluster.close()
+            raise _explained(section, error) from error
+        try:
+            yield Workers(client, 0 if section.kind == "local" else wanted, cluster)
+        finally:
+            client.close(timeout=10)
+            if cluster is not None:
+                cluster.close(timeout=20)
+
+
+def _explained(section: ClusterSection, error: Exception) -> DseError:
+    where = f"cluster: {section.kind}" + (f" {section.address}" if section.address else "")
+    if isinstance(error, TypeError):
+        return InputError(f"{where}: an option that this kind of cluster does not take: {error}")
+    return ClusterError(f"{where}: {type(error).__name__}: {error}")
+
+
+def _security(section: ClusterSection) -> Any:
+    if section.security is None:
+        return None
+    given = section.security
+    missing = [path for path in (given.ca_file, given.cert, given.key) if not path.is_file()]
+    if missing:
+        raise InputError(f"cluster.security: expected a file, got {str(missing[0])!r}: no such file")
+    return load_dask().security.Security(
+        tls_ca_file=str(given.ca_file),
+        tls_client_cert=str(given.cert),
+        tls_client_key=str(given.key),
+        tls_scheduler_cert=str(given.cert),
+        tls_scheduler_key=str(given.key),
+        tls_worker_cert=str(given.cert),
+        tls_worker_key=str(given.key),
+        require_encryption=given.require_encryption,
+    )
+
+
+def _cluster(section: ClusterSection, wanted: int, boards: frozenset[str], dashboard: str | None) -> Any:
+    options = filled_in(section.options, "cluster.options")
+    resources = {str(name): float(number) for name, number in section.resources.items()}
+    if section.kind == "local":
+        return _local(wanted, {**dict.fromkeys(boards, 1.0), **resources}, dashboard, options)
+    if section.kind in BATCH_SYSTEMS:
+        return _batch_system(section, wanted, resources, dashboard, options)
+    if section.kind == "ssh":
+        return _ssh(section, resources, dashboard, options)
+    return _kubernetes(wanted, resources, options)
+
+
+def _local(
+    n_workers: int, resources: dict[str, float], dashboard: str | None, options: dict[str, Any]
+) -> Any:
+    """Start workers as threads of this process: every job runs in a child process of its own."""
+    settings = {"silence_logs": "ERROR", "memory_limit": 0, **options}
+    cluster = load_dask().LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        dashboard_address=dashboard,
+        resources=resources,
+        **settings,
+    )
+    # One worker has the boards of this machine, so jobs that measure do not wait in several.
+    plain = {name: value for name, value in cluster.new_spec["options"].items() if name != "resources"}
+    cluster.new_spec = {**cluster.new_spec, "options": plain}
+    cluster.scale(n_workers)
+    return cluster
+
+
+def _batch_system(
+    section: ClusterSection,
+    wanted: int,
+    resources: dict[str, float],
+    dashboard: str | None,
+    options: dict[str, Any],
+) -> Any:
+    jobqueue = _package("dask_jobqueue", "dask-jobqueue", EXTRA)
+    options = {"cores": 1, "processes": 1, "memory": "2GB", "silence_logs": "ERROR", **options}
+    # Threads of one worker share its memory, not its child processes: one thread per job.
+    scheduler = {"dashboard_address": dashboard, **options.pop("scheduler_options", {})}
+    extra = list(options.pop("worker_extra_args", []))
+    if resources:
+        extra += ["--resources", _resource_text(resources)]
+    cluster = getattr(jobqueue, _JOBQUEUE[section.kind])(
+        scheduler_options=scheduler, worker_extra_args=extra, security=_security(section), **options
+    )
+    cluster.scale(wanted)
+    return cluster
+
+
+def _ssh(
+    section: ClusterSection, resources: dict[str, float], dashboard: str | None, options: dict[str, Any]
+) -> Any:
+    _package("asyncssh", "asyncssh", EXTRA)
+    worker = {"nthreads": 1, **options.pop("worker_options", {})}
+    if resources:
+        worker["resources"] = resources
+    scheduler = {"dashboard_address": dashboard, **options.pop("scheduler_options", {})}
+    return load_dask().SSHCluster(
+        list(section.hosts),
+        worker_options=worker,
+        scheduler_options=scheduler,
+        security=_security(section),
+        **options,
+    )
+
+
+def _kubernetes(wanted: int, resources: dict[str, float], options: dict[str, Any]) -> Any:
+    operator = _package("dask_kubernetes.operator", "dask-kubernetes", "pip install 'tflite-dse[kubernetes]'")
+    if resources:
+        options = {"worker_command": ["dask-worker", "--resources", _resource_text(resources)], **options}
+    return operator.KubeCluster(n_workers=wanted, **options)
+
+
+def _resource_text(resources: Mapping[str, float]) -> str:
+    return ",".join(f"{name}={number:g}" for name, number in resources.items())
+
+
+def _package(module: str, name: str, install: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(f"this kind of cluster needs the package {name}: {install}") from None
