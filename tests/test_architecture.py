@@ -59,6 +59,7 @@ LAYERS: dict[str, int] = {
     "dse.explore": 7,
     "dse.revalidate": 8,
     "dse.sensitivity": 8,
+    "dse.sweeps": 8,
     "dse.commands": 9,
     "dse.cli": 10,
     "dse.__main__": 11,

@@ -10,7 +10,22 @@ from dse.commands.run import run
 from dse.commands.schema import schema
 from dse.commands.search import search
 from dse.commands.split import split
+from dse.commands.sweep import sweep
 from dse.commands.validate import validate
 from dse.commands.zoo import zoo
 
-COMMANDS = (run, inspect, profile, costs, search, split, extract, validate, platform, doctor, schema, zoo)
+COMMANDS = (
+    run,
+    inspect,
+    profile,
+    costs,
+    search,
+    sweep,
+    split,
+    extract,
+    validate,
+    platform,
+    doctor,
+    schema,
+    zoo,
+)

@@ -14,9 +14,10 @@ Example (VS Code and others then complete and check the file):
 
 
 @click.command(epilog=EPILOG, short_help="Print the JSON Schema of experiment files.")
+@click.option("--sweep", "of_sweep", is_flag=True, help="Of sweep files instead.")
 @click.option("--json", "as_json", is_flag=True, help="No difference: the schema is JSON.")
-def schema(as_json: bool) -> None:
-    """Print the JSON Schema of experiment files."""
-    from dse.config import json_schema
+def schema(as_json: bool, of_sweep: bool) -> None:
+    """Print the JSON Schema of experiment files, or of sweep files."""
+    from dse.config import json_schema, sweep_json_schema
 
-    print(json.dumps(json_schema(), indent=1))
+    print(json.dumps(sweep_json_schema() if of_sweep else json_schema(), indent=1))

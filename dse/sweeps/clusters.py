@@ -42,11 +42,14 @@ class Workers:
         Workers that this sweep asks for; 0 when they are not ours.
     cluster
         What started them, or None.
+    has_dashboard
+        Whether Dask's dashboard is on.
     """
 
     client: Any
     wanted: int = 0
     cluster: Any = None
+    has_dashboard: bool = False
     _n_slots: int = field(default=0, init=False)
 
     @property
@@ -57,9 +60,10 @@ class Workers:
     @property
     def dashboard(self) -> str | None:
         """Address of Dask's dashboard, when it is on."""
-        source = self.cluster if self.cluster is not None else self.client
+        if not self.has_dashboard:
+            return None
         try:
-            return str(source.dashboard_link) or None
+            return str((self.cluster if self.cluster is not None else self.client).dashboard_link) or None
         except (AttributeError, KeyError, ValueError):
             return None
 
@@ -143,7 +147,7 @@ def open_workers(section: ClusterSection, boards: frozenset[str], attempts: int)
     distributed = load_dask()
     import dask
 
-    dashboard = (":8787" if section.dashboard is True else section.dashboard) or None
+    dashboard = _dashboard(section)
     settings = {
         "distributed.scheduler.allowed-failures": attempts,
         # No worker holds jobs that another could begin.
@@ -169,11 +173,22 @@ def open_workers(section: ClusterSection, boards: frozenset[str], attempts: int)
                 cluster.close()
             raise _explained(section, error) from error
         try:
-            yield Workers(client, 0 if section.kind == "local" else wanted, cluster)
+            yield Workers(
+                client, 0 if section.kind == "local" else wanted, cluster, section.dashboard is not False
+            )
         finally:
             client.close(timeout=10)
             if cluster is not None:
                 cluster.close(timeout=20)
+
+
+def _dashboard(section: ClusterSection) -> str:
+    """Return the address of Dask's dashboard; nobody else reaches it when it was not asked for."""
+    if section.dashboard is False:
+        return "127.0.0.1:0"
+    if section.kind not in ("kubernetes", "scheduler"):
+        _package("bokeh", "bokeh", "pip install 'tflite-dse[dashboard]'")
+    return ":8787" if section.dashboard is True else section.dashboard
 
 
 def _explained(section: ClusterSection, error: Exception) -> DseError:
@@ -202,7 +217,7 @@ def _security(section: ClusterSection) -> Any:
     )
 
 
-def _cluster(section: ClusterSection, wanted: int, boards: frozenset[str], dashboard: str | None) -> Any:
+def _cluster(section: ClusterSection, wanted: int, boards: frozenset[str], dashboard: str) -> Any:
     options = filled_in(section.options, "cluster.options")
     resources = {str(name): float(number) for name, number in section.resources.items()}
     if section.kind == "local":
@@ -214,9 +229,7 @@ def _cluster(section: ClusterSection, wanted: int, boards: frozenset[str], dashb
     return _kubernetes(wanted, resources, options)
 
 
-def _local(
-    n_workers: int, resources: dict[str, float], dashboard: str | None, options: dict[str, Any]
-) -> Any:
+def _local(n_workers: int, resources: dict[str, float], dashboard: str, options: dict[str, Any]) -> Any:
     """Start workers as threads of this process: every job runs in a child process of its own."""
     settings = {"silence_logs": "ERROR", "memory_limit": 0, **options}
     cluster = load_dask().LocalCluster(
@@ -238,7 +251,7 @@ def _batch_system(
     section: ClusterSection,
     wanted: int,
     resources: dict[str, float],
-    dashboard: str | None,
+    dashboard: str,
     options: dict[str, Any],
 ) -> Any:
     jobqueue = _package("dask_jobqueue", "dask-jobqueue", EXTRA)
@@ -256,7 +269,7 @@ def _batch_system(
 
 
 def _ssh(
-    section: ClusterSection, resources: dict[str, float], dashboard: str | None, options: dict[str, Any]
+    section: ClusterSection, resources: dict[str, float], dashboard: str, options: dict[str, Any]
 ) -> Any:
     _package("asyncssh", "asyncssh", EXTRA)
     worker = {"nthreads": 1, **options.pop("worker_options", {})}
@@ -287,4 +300,4 @@ def _package(module: str, name: str, install: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise MissingExtraError(f"this kind of cluster needs the package {name}: {install}") from None
+        raise MissingExtraError(f"cluster: this needs the package {name}: {install}") from None

@@ -38,11 +38,14 @@ class Summary:
         Its jobs.
     n_before
         Jobs that had ended before.
+    notes
+        What else is to be said, one line each.
     """
 
     name: str
     counts: Counts
     n_before: int
+    notes: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -139,7 +142,7 @@ def _write_down(sweep: SweepFile, store: Store, *, resume: bool) -> None:
             )
         if store.definition(sweep.name) != definition:
             raise InputError(
-                f"{sweep.document.name} describes other jobs than those of the sweep {sweep.name!r} in the store: "
+                f"{sweep.document.name} describes other jobs than the sweep {sweep.name!r} in the store has: "
                 "'dse sweep FILE' takes the change in; jobs that are done stay done"
             )
         store.cancel(sweep.name, cancelled=False)

@@ -23,9 +23,12 @@ from dse.errors import InputError
 from dse.files import read_text
 
 NETWORK_KINDS = frozenset(
-    ["nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "ncpfs", "afs", "9p", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "ocfs2", "gfs2", "orangefs", "pvfs2", "panfs", "wekafs", "virtiofs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.juicefs", "fuse.mfs", "fuse.davfs2", "davfs"]
+    """
+    nfs nfs4 cifs smb smb2 smb3 smbfs ncpfs afs 9p ceph lustre gpfs beegfs glusterfs ocfs2 gfs2 orangefs
+    pvfs2 panfs wekafs virtiofs davfs fuse.sshfs fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse
+    fuse.rclone fuse.juicefs fuse.mfs fuse.davfs2
+    """.split()  # noqa: SIM905 - a list of names
 )
-_WAIT_S = 20.0
 
 # Takes a lock of the named kind, says whether it was got, and holds it until its input closes.
 _HOLDER = """
@@ -139,13 +142,10 @@ def _try_lock(folder: Path, path: Path, lock: str, kind: str) -> None:
             holder.communicate()
     if said == ["got", "kept out"]:
         return
-    problem = (
-        "two processes got the same lock at the same time"
-        if said == ["got", "got"]
-        else f"{lock}: {said[-1] or 'no answer'}"
-    )
+    both = said == ["got", "got"]
+    problem = "two processes got one lock at once" if both else f"{lock}: {said[-1] or 'no answer'}"
     raise InputError(
-        f"{folder}: locks do not work on this file system (kind {kind}; {problem}), so a SQLite database or a "
-        "journal would be damaged. Put 'output' and 'store' on a local disk, or use PostgreSQL "
+        f"{folder}: locks do not work on this file system (kind {kind}; {problem}), so a SQLite database or "
+        "a journal would be damaged. Put 'output' and 'store' on a local disk, or use PostgreSQL "
         "(store: postgresql://user@host/database)"
     )
