@@ -14,6 +14,7 @@ from dse.config.sweep import BATCH_SYSTEMS, ClusterSection
 from dse.detection import cpu_quota
 from dse.errors import DseError, InputError, MissingExtraError
 from dse.sweeps.address import EXTRA, filled_in
+from dse.sweeps.task import close_children
 
 _JOBQUEUE = {
     "slurm": "SLURMCluster",
@@ -180,6 +181,7 @@ def open_workers(section: ClusterSection, boards: frozenset[str], attempts: int)
             client.close(timeout=10)
             if cluster is not None:
                 cluster.close(timeout=20)
+            close_children()  # those of workers in this process
 
 
 def _dashboard(section: ClusterSection) -> str:

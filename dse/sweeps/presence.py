@@ -12,7 +12,7 @@ import psutil
 
 from dse.files import read_text
 
-BEAT_S = 5.0
+BEAT_S = 2.0
 """A driver gives a sign of life this often."""
 SILENT_S = 60.0
 """A driver on another host counts as gone after this silence."""

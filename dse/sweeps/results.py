@@ -80,7 +80,8 @@ def known(name: str, fields: Sequence[str]) -> None:
     if name not in columns:
         import difflib
 
-        close = difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
+        close = [column for column in columns if column.endswith(f".{name}")]
+        close += difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(columns)}"
         raise InputError(f"there is no column {name!r}{hint}")
 
