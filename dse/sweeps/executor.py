@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from dse.config import Experiment, ModelPath, build_experiment
+from dse.config import Experiment, build_experiment
 from dse.costs import CostTable
 from dse.devices.serving import serve
 from dse.errors import DseError, InputError
@@ -35,7 +35,7 @@ from dse.progress import Progress, SilentProgress
 from dse.record import results_json
 from dse.results import RunResult
 from dse.sweeps.board_lock import machine
-from dse.sweeps.identity import bundle_file, code_version, file_sha256
+from dse.sweeps.identity import Fingerprints, code_version, model_files
 from dse.sweeps.outcome import FILE, LOG, Outcome, figures, log_tail, outcome_text, read_outcome
 from solvers.errors import SolverError
 
@@ -184,11 +184,12 @@ class Executor:
         return result
 
     def _model(self, experiment: Experiment, sha256: str) -> tuple[ModelFile, LayerGraph]:
-        from dse import explore
+        from dse.workloads import open_source
 
         def read() -> tuple[ModelFile, LayerGraph]:
             _check_file(experiment, sha256)
-            file = explore.open_source(experiment.model, Path(tempfile.mkdtemp(dir=self._work)))
+            folder = Path(tempfile.mkdtemp(dir=self._work))
+            file = open_source(experiment.model, folder, cache=experiment.cache_dir)
             return file, build_graph(file)
 
         return self._models.get(f"{experiment.model!r} {sha256}", read)
@@ -197,22 +198,23 @@ class Executor:
         from dse import explore
 
         section = subject.experiment.profile
-        parts = (subject.file.sha256, subject.platform, section, subject.experiment.seed)
+        parts = (subject.file.sha256, subject.platform, section, subject.experiment.variants)
         if section.refresh:
             return explore.find_costs(subject, log)
-        return self._tables.get(repr(parts), lambda: explore.find_costs(subject, log))
+        return self._tables.get(
+            repr((*parts, subject.experiment.seed)), lambda: explore.find_costs(subject, log)
+        )
 
 
 def _check_file(experiment: Experiment, sha256: str) -> None:
     """Refuse a model that is not the one the sweep was started with."""
-    if isinstance(experiment.model, ModelPath):
-        path = bundle_file(experiment.model.path)
-        found = file_sha256(path)
-        if found != sha256:
-            raise InputError(
-                f"{path} has sha256 {found[:12]}... here, {sha256[:12]}... where the sweep was started: "
-                "the file changed or differs between hosts; start the sweep again"
-            )
+    found = Fingerprints().model(experiment.model)
+    if found != sha256:
+        paths = ", ".join(str(path) for path in model_files(experiment.model))
+        raise InputError(
+            f"{paths}: sha256 {found[:12]}... here, {sha256[:12]}... where the sweep was started: "
+            "the file changed or differs between hosts; start the sweep again"
+        )
 
 
 def main() -> None:

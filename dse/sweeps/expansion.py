@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dse.config import Experiment, ZooModel, build_experiment, load_platform, with_value
+from dse.config import Experiment, Workload, ZooModel, build_experiment, load_platform, with_value
 from dse.config.faults import describe
 from dse.errors import ConfigError, InputError
 from dse.planning import check_solver
@@ -47,7 +47,7 @@ class Job:
     model, platform
         Names, for tables.
     model_sha256
-        Of the model's file; empty for the zoo.
+        Of the model's files; empty for the zoo.
     """
 
     key: str
@@ -202,11 +202,10 @@ class Expander:
             resolved.pop(where_it_is_put, None)
         board = self._board(experiment, mode)
         try:
+            key = job_key(experiment, mode, board, self.fingerprints, section.code)
             model_sha256 = self.fingerprints.model(experiment.model)
-            costs_sha256 = self.fingerprints.file(experiment.profile.costs)
         except OSError as error:
             raise ConfigError([f"{error.filename}: can not be read: {error.strerror}"]) from None
-        key = job_key(resolved, mode, board, model_sha256, costs_sha256, section.code)
         return Job(
             key=key,
             label=point.label,
@@ -223,8 +222,10 @@ class Expander:
         """Find what can be found before any model is read: names of architectures, solvers, slots."""
         try:
             check_solver(experiment.search.solver)
-            if isinstance(experiment.model, ZooModel):
-                resolve(experiment.model.name, experiment.model.parameters)
+            model = experiment.model
+            for source in model.networks.values() if isinstance(model, Workload) else (model,):
+                if isinstance(source, ZooModel):
+                    resolve(source.name, source.parameters)
             if experiment.platform is not None:
                 wanted_slots(experiment.platform, experiment.search.slots)
         except InputError as error:
@@ -276,7 +277,7 @@ class Expander:
         """Return the board that a job must have to itself: it times layers or whole plans there."""
         here = experiment.platform is None or experiment.measure.enabled is True
         profile = experiment.profile
-        times_layers = here and profile.costs is None and profile.method != "analytic"
+        times_layers = here and profile.costs is None and profile.method not in ("analytic", "learned")
         times_plans = mode == "run" and here and experiment.measure.enabled is not False
         if not (times_layers or times_plans):
             return None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import dse
-from dse.config import ModelPath, ZooModel
+from dse.config import Experiment, ModelPath, Workload, ZooModel
 
 BLOCK_BYTES = 1 << 20
 
@@ -35,11 +33,22 @@ class Fingerprints:
             self._known[path] = file_sha256(path)
         return self._known[path]
 
-    def model(self, model: ModelPath | ZooModel) -> str:
-        """Return the SHA-256 of a model's file (of the bundle, for a member of one); empty for the zoo."""
-        if isinstance(model, ZooModel):
-            return ""
-        return self.file(bundle_file(model.path))
+    def model(self, model: ModelPath | ZooModel | Workload) -> str:
+        """Return one SHA-256 over the files of a model (of the bundle, for a member of one).
+
+        Empty when there are none: the zoo's models and packages are told by the experiment itself.
+        """
+        hashes = [self.file(bundle_file(path)) for path in model_files(model)]
+        if len(hashes) <= 1:
+            return "".join(hashes)
+        return hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+
+def model_files(model: ModelPath | ZooModel | Workload) -> tuple[Path, ...]:
+    """Return the files that a model is read from, members of bundles as such."""
+    if isinstance(model, Workload):
+        return tuple(source.path for source in model.networks.values() if isinstance(source, ModelPath))
+    return (model.path,) if isinstance(model, ModelPath) else ()
 
 
 def bundle_file(path: Path) -> Path:
@@ -76,31 +85,45 @@ def code_version() -> str:
 
 
 def job_key(
-    resolved: Mapping[str, Any],
-    mode: str,
-    board: str | None,
-    model_sha256: str,
-    costs_sha256: str,
-    code: str,
+    experiment: Experiment, mode: str, board: str | None, fingerprints: Fingerprints, code: str
 ) -> str:
     """Return the key of a job: 40 hexadecimal digits.
 
     Parameters
     ----------
-    resolved
-        The experiment with every default written out, without where its results are put.
+    experiment
+        What is run.  Where its results are put, and the paths of its files, do not count; what is in
+        the files does.
     mode, board
         How and where it runs.
-    model_sha256, costs_sha256
-        Of the files that it reads; paths do not count.
+    fingerprints
+        Of the files.
     code
-        ``version``, ``exact`` or ``any``.
+        ``version``, ``exact`` or ``any``: what of the code counts.
+
+    Raises
+    ------
+    OSError
+        A file can not be read.
     """
-    content = {key: value for key, value in resolved.items() if key != "cache_dir"}
-    if model_sha256:
-        content["model"] = model_sha256
-    if costs_sha256:
-        content["profile"] = {**content["profile"], "costs": costs_sha256}
+    content = experiment.resolved()
+    for place in ("name", "output", "cache_dir"):
+        content.pop(place, None)
+    files = [_named(path, fingerprints) for path in model_files(experiment.model)]
+    if isinstance(experiment.model, ModelPath):
+        content["model"] = files[0]
+    elif isinstance(experiment.model, Workload):
+        own = [network for network in content["models"] if "file" in network and "package" not in network]
+        for network, name in zip(own, files, strict=True):
+            network["file"] = name
+    costs = experiment.profile.costs
+    if costs is not None:
+        content["profile"] = {**content["profile"], "costs": fingerprints.file(costs)}
+    if experiment.profile.examples:
+        pairs = [
+            (fingerprints.file(e.model), fingerprints.file(e.costs)) for e in experiment.profile.examples
+        ]
+        content["profile"] = {**content["profile"], "examples": pairs}
     versions = {"version": dse.__version__, "exact": code_version(), "any": ""}
     text = json.dumps(
         {"experiment": content, "mode": mode, "board": board, "code": versions[code]},
@@ -108,3 +131,9 @@ def job_key(
         ensure_ascii=False,
     )
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def _named(path: Path, fingerprints: Fingerprints) -> str:
+    """Name a model by its content, and by its place in a bundle."""
+    _, mark, member = str(path).partition("!")
+    return fingerprints.file(bundle_file(path)) + mark + member

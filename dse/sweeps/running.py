@@ -96,7 +96,9 @@ def run_sweep(
         See ``Expander.jobs``, ``Store``, ``open_workers`` and ``SweepRun.run``.
     """
     progress = progress or SilentProgress()
-    probe(sweep.output)
+    path = store_address(sweep).path
+    if path is None or path.parent != sweep.output:
+        probe(sweep.output)
     with open_store(sweep, progress.log) as store:
         store.reconcile()
         _write_down(sweep, store, resume=resume or retry_failed)
