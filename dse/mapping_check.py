@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dse.errors import ConfigError, CutError
+from dse.errors import ConfigError, CutError, InputError
 from dse.flatbuffer.cut import check_cut
+from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
+from dse.mapping_file import MappingFile
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.platforms import Platform
 
@@ -35,6 +37,21 @@ def check_mapping(mapping: PlacedMapping, graph: LayerGraph, platform: Platform)
         raise ConfigError([f"mapping: {fault}" for fault in dict.fromkeys(faults)])
 
 
+def check_model(content: MappingFile, file: ModelFile) -> None:
+    """Refuse a mapping of another model.
+
+    Raises
+    ------
+    InputError
+        Quotes both hashes.
+    """
+    if content.model_hash != file.sha256:
+        raise InputError(
+            f"the mapping is for model {content.model_name} (sha256 {content.model_hash[:12]}...), "
+            f"{file.path} has {file.sha256[:12]}..."
+        )
+
+
 def _core_faults(
     number: int, stage: PlacedStage, platform: Platform, used: dict[int, tuple[int, PlacedStage]]
 ) -> list[str]:
@@ -46,6 +63,8 @@ def _core_faults(
         found.append(
             f"{stage.name}: platform {platform.name} has no cluster {stage.cluster!r}, only {clusters}"
         )
+    elif cluster.kind != stage.device:
+        found.append(f"{stage.name}: cluster {stage.cluster} is a {cluster.kind}, not a {stage.device}")
     elif strange := sorted(set(stage.cores) - set(cluster.core_ids)):
         found.append(
             f"{stage.name}: cluster {stage.cluster} of platform {platform.name} has cores "
@@ -53,10 +72,11 @@ def _core_faults(
         )
     if repeated := sorted({core for core in stage.cores if stage.cores.count(core) > 1}):
         found.append(f"{stage.name}: core {_list(repeated)} is listed twice")
-    for core in dict.fromkeys(stage.cores):
+    for core in dict.fromkeys((*stage.cores, *stage.host_cores)):
         other_lane, other = used.setdefault(core, (number, stage))
         # Stages of one lane may take turns on the same cores, if on all of them.
-        if other_lane != number or set(other.cores) != set(stage.cores):
+        same = (set(other.cores), set(other.host_cores)) == (set(stage.cores), set(stage.host_cores))
+        if other_lane != number or not same:
             found.append(f"core {core} is used by {other.name} and by {stage.name}; give each its own cores")
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dse.mapping_file import FORMAT, VERSION
+from dse.platforms import DEVICES, KERNELS
 
 
 def mapping_schema() -> dict[str, Any]:
@@ -28,9 +29,16 @@ def mapping_schema() -> dict[str, Any]:
                 "uniqueItems": True,
                 "description": "Core numbers in the kernel's counting, as many as threads.",
             },
+            "kernels": {"enum": list(KERNELS), "description": "Kernel library [default]."},
+            "device": {"enum": list(DEVICES), "description": "What kind of thing the cluster is [cpu]."},
+            "host_cores": {
+                "type": "array",
+                "items": {"type": "integer", "minimum": 0},
+                "description": "Of a stage on an accelerator: the cores that drive it.",
+            },
             "file": _text("The stage's .tflite file, relative to this file."),
         },
-        optional=("file",),
+        optional=("kernels", "device", "host_cores", "file"),
     )
     lane = _table(
         {

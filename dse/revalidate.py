@@ -13,6 +13,7 @@ from dse.errors import InputError, PlatformError
 from dse.explore import Subject, conclude, load, make_problem
 from dse.files import write_json
 from dse.learning import summarise
+from dse.mapping_check import check_mapping, check_model
 from dse.mapping_file import MappingFile, read_mapping
 from dse.measuring import Measurements, Trial
 from dse.planning import Planner, merge, predict, role_of
@@ -67,11 +68,7 @@ def validate(request: Request, progress: Progress | None = None) -> RunResult:
     content = read_mapping(request.mapping or folder / "mapping.yaml")
     with tempfile.TemporaryDirectory(prefix="dse-validate-") as work:
         subject = load(experiment, Path(work))
-        if content.model_hash != subject.file.sha256:
-            raise InputError(
-                f"the mapping is for model {content.model_name} (sha256 {content.model_hash[:12]}...), "
-                f"{subject.file.path} has {subject.file.sha256[:12]}..."
-            )
+        check_model(content, subject.file)
         result = _measure(subject, folder, content, Path(work), progress)
     write_json(folder / "validation.json", results_json(result))
     return replace(result, run_dir=folder)
@@ -91,7 +88,8 @@ def _measure(
     costs = read_costs(folder / "costs.json", subject.file)
     problem, slots, pins = make_problem(subject, costs)
     planner = Planner(problem, subject.platform, slots, pins)
-    _check_mapping(subject, content)
+    _check_cores(content)
+    check_mapping(content.mapping, subject.graph, subject.platform)
     mapping = unplace(content.mapping, subject.platform, slots)
     chosen = predict(problem, MAPPING_NAME, "candidate", mapping, content.mapping)
     plans: list[PlanResult] = [chosen]
@@ -111,31 +109,13 @@ def _measure(
     return conclude(subject, costs, Outcome(proof, measured, trial.check_text, trial.warnings, rounds))
 
 
-def _check_mapping(subject: Subject, content: MappingFile) -> None:
-    """Refuse what a hand may have broken: layers that are not there, cores that are not there."""
-    n_layers = len(subject.graph.layers)
+def _check_cores(content: MappingFile) -> None:
+    """Refuse cores that this process may not use."""
     available = os.sched_getaffinity(0)
-    for lane in content.mapping.lanes:
-        covered = sorted(layer for stage in lane.stages for layer in stage.layers)
-        if covered != list(range(n_layers)):
-            missing = sorted(set(range(n_layers)) - set(covered))
-            twice = sorted({layer for layer in covered if covered.count(layer) > 1})
-            beyond = [layer for layer in covered if layer >= n_layers]
-            what = (
-                f"missing {missing[:5]}"
-                if missing
-                else f"twice {twice[:5]}"
-                if twice
-                else f"unknown {beyond[:5]}"
+    for stage in content.mapping.stages:
+        lacking = sorted(set(stage.cpu_cores) - available)
+        if lacking:
+            raise PlatformError(
+                f"mapping: {stage.name} wants cores {lacking}, but this process may only use "
+                f"{sorted(available)} (affinity mask)"
             )
-            raise InputError(
-                f"mapping: every lane has to hold each of the {n_layers} layers once; "
-                f"the lane of {lane.stages[0].name} has layers {what}"
-            )
-        for stage in lane.stages:
-            lacking = sorted(set(stage.cpu_cores) - available)
-            if lacking:
-                raise PlatformError(
-                    f"mapping: {stage.name} wants cores {lacking}, but this process may only use "
-                    f"{sorted(available)} (affinity mask)"
-                )

@@ -43,7 +43,7 @@ class RunFolder:
             ) from None
         _remove_left_behind(output)
         self._output = output
-        self._name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+        self._name = clean_name(name)
         self.path = output / f".{self._name}.partial-{os.getpid()}"
         try:
             self.path.mkdir()
@@ -90,6 +90,11 @@ class RunFolder:
             self._log.close()
             self._log = None
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def clean_name(name: str) -> str:
+    """Return a name that is safe as the name of a file."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
 
 
 def _remove_left_behind(output: Path) -> None:

@@ -58,6 +58,7 @@ LAYERS: dict[str, int] = {
     "dse.workloads": 6,
     "dse.explore": 7,
     "dse.revalidate": 8,
+    "dse.export": 8,
     "dse.sensitivity": 8,
     "dse.sweeps": 8,
     "dse.commands": 9,

@@ -2,6 +2,7 @@
 
 from dse.commands.costs import costs
 from dse.commands.doctor import doctor
+from dse.commands.export import export
 from dse.commands.extract import extract
 from dse.commands.inspect import inspect
 from dse.commands.platform import platform
@@ -24,6 +25,7 @@ COMMANDS = (
     split,
     extract,
     validate,
+    export,
     platform,
     doctor,
     schema,

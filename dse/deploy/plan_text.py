@@ -12,7 +12,7 @@ sooner or later.  So they read this file; its second line binds it to its ``mapp
     output KEY TYPE SHAPE BYTES NAME
     tolerance ABSOLUTE                          of each output, in their order
     lane                                        begins a lane; its stages follow
-    stage NAME THREADS CORES CLUSTER FILE       CORES such as 4,5
+    stage NAME THREADS CORES KERNELS FILE       CORES such as 4,5; KERNELS default, builtin or reference
     takes KEY TYPE SHAPE BYTES NAME             inputs of that stage, in its file's order
     gives KEY TYPE SHAPE BYTES NAME             outputs
 
@@ -68,8 +68,8 @@ def plan_text(
         lines.append("lane")
         for stage in lane.stages:
             cores = ",".join(str(core) for core in sorted(stage.cores))
-            names = f"{escape(stage.cluster)} {escape(files[stage.name])}"
-            lines.append(f"stage {escape(stage.name)} {stage.threads} {cores} {names}")
+            how = f"{stage.threads} {cores} {stage.kernels}"
+            lines.append(f"stage {escape(stage.name)} {how} {escape(files[stage.name])}")
             lines += [_port("takes", port) for port in stage.inputs]
             lines += [_port("gives", port) for port in stage.outputs]
     return "\n".join(lines) + "\n"

@@ -39,15 +39,12 @@ def _lanes(mapping: PlacedMapping) -> str:
 
 
 def _stages(deployment: Deployment) -> str:
-    lines = ["| lane | stage | layers | cores | threads | file |", "|---|---|---|---|---|---|"]
+    lines = ["| lane | stage | layers | cores | slot | file |", "|---|---|---|---|---|---|"]
     for number, lane in enumerate(deployment.content.mapping.lanes):
         for stage in lane.stages:
-            cores = ", ".join(str(core) for core in stage.cores)
+            cores = ", ".join(str(core) for core in stage.cpu_cores)
             file = deployment.content.files[stage.name]
-            lines.append(
-                f"| {number} | {stage.name} | {stage.span} | {cores} ({stage.cluster}) | {stage.threads} "
-                f"| `{file}` |"
-            )
+            lines.append(f"| {number} | {stage.name} | {stage.span} | {cores} | {stage.slot} | `{file}` |")
     return "\n".join(lines)
 
 

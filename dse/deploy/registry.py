@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dse.deploy.linux.target import Linux
 from dse.deploy.target import Target
 from dse.errors import InputError
 
-TARGETS: dict[str, Target] = {}
+TARGETS: dict[str, Target] = {target.name: target for target in (Linux(),)}
 """In the order in which they are listed."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dse.deploy.reference import Reference
+from dse.errors import InputError
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile
@@ -97,6 +98,22 @@ class Manual:
     executables: tuple[str, ...] = ()
 
 
+def check_cpu_only(order: Order) -> None:
+    """Refuse stages on accelerators.
+
+    Raises
+    ------
+    InputError
+        Names them.
+    """
+    elsewhere = [f"{stage.name} ({stage.slot})" for stage in order.mapping.stages if stage.device != "cpu"]
+    if elsewhere:
+        raise InputError(
+            f"this target runs stages on CPU cores only, but {', '.join(elsewhere)} use accelerators: "
+            f"give a mapping without them (--mapping)"
+        )
+
+
 class Target(Protocol):
     """A place or a runtime that bundles are made for.
 
@@ -117,6 +134,7 @@ class Target(Protocol):
         InputError
             The message names operators, types or cores, and what to do.
         """
+        return
 
     def stage_bytes(self, name: str, data: bytes) -> bytes:
         """Return the file of a stage as this target wants it."""

@@ -12,6 +12,7 @@ from dse.flatbuffer.cut import tensor_names
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
 from dse.graph import LayerGraph
+from dse.mapping_check import check_model
 from dse.mapping_file import MappingFile, read_mapping
 from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, planned_stage, port_of
 from dse.placement import PlacedStage
@@ -63,11 +64,7 @@ class _Whole:
     @classmethod
     def read(cls, path: Path, content: MappingFile) -> _Whole:
         file = read_model(path)
-        if file.sha256 != content.model_hash:
-            raise InputError(
-                f"the mapping is for model {content.model_name} (sha256 {content.model_hash[:12]}...), "
-                f"{path} has {file.sha256[:12]}..."
-            )
+        check_model(content, file)
         graph = build_graph(file)
         return cls(path, graph, {name: tensor for tensor, name in tensor_names(graph).items()})
 

@@ -25,6 +25,7 @@ COMMANDS = [
     "split",
     "extract",
     "validate",
+    "export",
     "platform",
     "doctor",
     "schema",

@@ -180,7 +180,7 @@ def test_validate_measures_a_finished_run_again(finished):
     [
         ("cores: [0", "cores: [4242", "4242"),
         ("sha256: ", "sha256: 00", "is for model"),
-        ("layers: 0-", "layers: 1-", "missing"),
+        ("layers: 0-", "layers: 1-", "in no stage"),
     ],
 )
 def test_a_mapping_broken_by_hand_is_refused(finished, tmp_path, old, new, message):

@@ -1,0 +1,1 @@
+"""Bundles for Linux: a runner in one Python file, a native runner, an example of a service."""
