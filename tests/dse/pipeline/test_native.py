@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dse.pipeline import native
 from dse.pipeline.native import structures
 from dse.pipeline.supervise import Pipeline
 
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc)")
 SOURCE = Path(native.__file__).parent
 STRESS = Path(__file__).parent / "stage_loop_stress.c"
 
@@ -31,6 +33,7 @@ def shapes(tiny, cores):
     }
 
 
+@needs_compiler
 @pytest.mark.parametrize("shape", ["whole", "three on one core", "first and last share", "two lanes"])
 def test_both_loops_give_every_frame_its_own_outputs(tiny, shapes, shape):
     plan, frames = shapes[shape], tiny.frames(7)
@@ -46,6 +49,7 @@ def test_both_loops_give_every_frame_its_own_outputs(tiny, shapes, shape):
                 assert (np.diff(run.stamps[:, :, 0], axis=0) > 0).all()
 
 
+@needs_compiler
 def test_one_frame_at_a_time(tiny, cores):
     with Pipeline(tiny.chain(*cores, cores[0]), tiny.frames(3), loop="native") as pipeline:
         (run,) = pipeline.run(n_frames=100, in_flight=1)
@@ -53,6 +57,7 @@ def test_one_frame_at_a_time(tiny, cores):
     assert (entered[1:] >= left[:-1]).all()
 
 
+@needs_compiler
 def test_a_run_of_a_time_ends_with_whole_frames(tiny, cores):
     with Pipeline(tiny.chain(*cores, cores[1]), tiny.frames(3), loop="native") as pipeline:
         for _ in range(20):
@@ -90,6 +95,7 @@ def test_an_unknown_loop_is_refused(tiny, cores):
         pass
 
 
+@needs_compiler
 @pytest.mark.parametrize("flag", ["thread", "address,undefined"])
 @pytest.mark.slow
 def test_random_graphs_under_the_sanitizers(tmp_path, flag):
@@ -114,6 +120,7 @@ def test_random_graphs_under_the_sanitizers(tmp_path, flag):
     assert done.stdout == "60 graphs, every frame right\n"
 
 
+@needs_compiler
 def test_a_library_of_other_structures_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("TFLITE_DSE_CACHE", str(tmp_path))
     monkeypatch.setattr(structures, "VERSION", 99)

@@ -235,7 +235,7 @@ def test_streams_end_and_can_be_left_one_by_one(tiny, lanes):
         check(tiny, pipeline.map(numbered(tiny, 20)), 20)
 
 
-@pytest.mark.parametrize("loop", ["native", "python"])
+@pytest.mark.parametrize("loop", ["auto", "python"])
 def test_a_stream_can_be_recorded_and_drawn(tiny, lanes, loop):
     with Pipeline(lanes, record=40, loop=loop) as pipeline:
         with pytest.raises(InputError, match="nothing was recorded"):
