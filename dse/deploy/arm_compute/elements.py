@@ -64,9 +64,17 @@ def prelu(w: Writer, operation: Operation) -> str:
 
 
 def arithmetic(w: Writer, operation: Operation) -> str:
-    """Translate ADD, SUB and MUL, with broadcasting."""
+    """Translate ADD, SUB and MUL; one of the values may be repeated along dimensions."""
     kind = _ARITHMETIC[operation.layer.op]
     first, second = w.value(operation, 0), w.value(operation, 1)
+    if operation.shapes[0] != operation.out_shapes[0]:
+        # The library takes the shape of the first value for that of the result.
+        if operation.shapes[1] != operation.out_shapes[0]:
+            raise UnsupportedError("both of its values would have to be repeated")
+        if kind == "Sub":
+            second = w.chain(second, "ActivationLayer(ActivationLayerInfo(Activation::LINEAR, -1.0f, 0.0f))")
+            kind = "Add"
+        first, second = second, first
     layer = f"EltwiseLayer(SubStream({first}), SubStream({second}), EltwiseOperation::{kind})"
     return w.chain(first, layer, *fused(operation))
 

@@ -1,4 +1,4 @@
-"""Layers that move values: shapes, order, padding, parts, enlarging."""
+"""Layers that move values: shapes, order, padding, joining, enlarging."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dse.deploy.arm_compute.elements import fused
-from dse.deploy.arm_compute.writing import Operation, Shape, UnsupportedError, Writer, number, shape
+from dse.deploy.arm_compute.writing import Operation, Writer, number, shape
 
 # How the library calls the dimensions of values with channels last, fastest first.
 _DIMENSIONS = ("CHANNEL", "WIDTH", "HEIGHT", "BATCHES")
@@ -58,65 +58,6 @@ def concatenation(w: Writer, operation: Operation) -> str:
     dimension = f"descriptors::ConcatLayerDescriptor(DataLayoutDimension::{_DIMENSIONS[rank - 1 - axis]})"
     parts = ", ".join(f"SubStream({source})" for source in sources)
     return w.chain(sources[0], f"ConcatLayer({dimension}, {parts})", *fused(operation))
-
-
-def slice_(w: Writer, operation: Operation) -> str:
-    """Translate SLICE."""
-    begins = operation.constant(1, "begins").reshape(-1).tolist()
-    sizes = operation.constant(2, "sizes").reshape(-1).tolist()
-    dims = operation.shapes[0]
-    ends = [dim if size == -1 else begin + size for dim, begin, size in zip(dims, begins, sizes, strict=True)]
-    return part(w, w.value(operation, 0), dims, begins, ends)
-
-
-def strided_slice(w: Writer, operation: Operation) -> str:
-    """Translate STRIDED_SLICE with steps of one."""
-    options, dims = operation.options, operation.shapes[0]
-    if options.get("ellipsis_mask", 0) or options.get("new_axis_mask", 0) or options.get("offset", False):
-        raise UnsupportedError("it uses an ellipsis, a new axis or offsets")
-    begins, ends, steps = (
-        operation.constant(n, what).reshape(-1).tolist()
-        for n, what in ((1, "begins"), (2, "ends"), (3, "steps"))
-    )
-    low, high = [0] * len(dims), list(dims)
-    for axis, dim in enumerate(dims[: len(begins)]):
-        if steps[axis] != 1:
-            raise UnsupportedError(f"its step is {steps[axis]}, only 1 is supported")
-        first, last, _ = slice(
-            None if int(options.get("begin_mask", 0)) >> axis & 1 else begins[axis],
-            None if int(options.get("end_mask", 0)) >> axis & 1 else ends[axis],
-        ).indices(dim)
-        if int(options.get("shrink_axis_mask", 0)) >> axis & 1:
-            first = begins[axis] % dim
-            last = first + 1
-        low[axis], high[axis] = first, last
-    taken = tuple(end - begin for begin, end in zip(low, high, strict=True))
-    return w.reshaped(part(w, w.value(operation, 0), dims, low, high), taken, operation.out_shapes[0])
-
-
-def split(w: Writer, operation: Operation) -> tuple[str, ...]:
-    """Translate SPLIT and SPLIT_V into parts."""
-    axis_at, at = (0, 1) if operation.layer.op == "SPLIT" else (2, 0)
-    dims = operation.shapes[at]
-    axis = int(operation.constant(axis_at, "axis").reshape(-1)[0]) % len(dims)
-    source, parts, start = w.value(operation, at), [], 0
-    for out in operation.out_shapes:
-        low, high = [0] * len(dims), list(dims)
-        low[axis], high[axis] = start, start + out[axis]
-        parts.append(part(w, source, dims, low, high))
-        start = high[axis]
-    return tuple(parts)
-
-
-def part(w: Writer, source: str, dims: Shape, low: Sequence[int], high: Sequence[int]) -> str:
-    """Return the values from ``low`` to before ``high`` in each dimension."""
-    if list(low) == [0] * len(dims) and list(high) == list(dims):
-        return source
-    shape(dims)
-    begin, end = (", ".join(str(int(place)) for place in reversed(list(places))) for places in (low, high))
-    first = w.statement("Coordinates", f"({begin})")
-    last = w.statement("Coordinates", f"({end})")
-    return w.chain(source, f"SliceLayer({first}, {last})")
 
 
 def resize_nearest(w: Writer, operation: Operation) -> str:

@@ -16,7 +16,7 @@ from dse.flatbuffer.cut import live_tensors
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import Layer, LayerGraph
 
-Translation = Callable[[Writer, Operation], str | tuple[str, ...]]
+Translation = Callable[[Writer, Operation], str]
 
 TRANSLATIONS: dict[str, Translation] = {
     **dict.fromkeys(("ADD", "MUL", "SUB"), elements.arithmetic),
@@ -50,10 +50,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "PRELU": elements.prelu,
     "RESIZE_BILINEAR": moves.resize_bilinear,
     "RESIZE_NEAREST_NEIGHBOR": moves.resize_nearest,
-    "SLICE": moves.slice_,
     "SOFTMAX": elements.softmax,
-    **dict.fromkeys(("SPLIT", "SPLIT_V"), moves.split),
-    "STRIDED_SLICE": moves.strided_slice,
     "TRANSPOSE": moves.transpose,
     "TRANSPOSE_CONV": windows.transpose_conv,
 }
@@ -126,8 +123,7 @@ def stage_code(file: ModelFile, graph: LayerGraph, layers: Sequence[int], name: 
     inputs, outputs = live_tensors(graph, inside)
     writer = Writer(graph)
     for index in inputs:
-        tensor = graph.tensors[index]
-        writer.values[index] = writer.statement("SubStream", f" = net.input({index}, {shape(tensor.shape)})")
+        writer.input(index)
     operations = {index: read_operation(file, graph.layers[index], constants) for index in inside}
     scales = _folded_scales(graph, operations, set(outputs))
     for index in inside:
@@ -137,30 +133,29 @@ def stage_code(file: ModelFile, graph: LayerGraph, layers: Sequence[int], name: 
         scale = next((mul for mul, add in scales.items() if add == index), None)
         try:
             if scale is None:
-                results = _translate(writer, operation)
+                result = _translate(writer, operation)
             else:
                 writer.begin(operations[scale].layer)
                 writer.begin(operation.layer)
-                results = (elements.scale_and_offset(writer, operations[scale], operation),)
+                result = elements.scale_and_offset(writer, operations[scale], operation)
         except UnsupportedError as error:
             raise InputError(
                 f"layer {index} ({operation.layer.name}): {operation.layer.op}: {error}"
             ) from None
-        writer.values.update(zip(operation.outputs, results, strict=True))
+        writer.values[operation.outputs[0]] = result
     for index in outputs:
         writer.lines.append(f"net.output({index}, {writer.values[index]});")
     body = "\n".join(f"    {line}" for line in writer.lines)
     return StageCode(name, f"void {name}(Net &net) {{\n{body}\n}}\n", writer.arrays)
 
 
-def _translate(writer: Writer, operation: Operation) -> tuple[str, ...]:
+def _translate(writer: Writer, operation: Operation) -> str:
     translation = TRANSLATIONS.get(operation.layer.op)
     if translation is None:
         raise UnsupportedError("the operator is not supported")
     _check_types(writer.graph, operation.layer)
     writer.begin(operation.layer)
-    results = translation(writer, operation)
-    return (results,) if isinstance(results, str) else results
+    return translation(writer, operation)
 
 
 def _check_types(graph: LayerGraph, layer: Layer) -> None:

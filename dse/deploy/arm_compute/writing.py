@@ -134,6 +134,12 @@ class Writer:
     _n_variables: int = 0
     _n_arrays: int = 0
 
+    def input(self, index: int) -> None:
+        """Take in a tensor from outside."""
+        self.values[index] = self._fresh()
+        dims = shape(self.graph.tensors[index].shape)
+        self.lines.append(f"SubStream {self.values[index]} = net.input({index}, {dims});")
+
     def begin(self, layer: Layer) -> None:
         """Begin a layer: what follows belongs to it."""
         self._layer, self._n_arrays = layer, 0
@@ -173,12 +179,6 @@ class Writer:
         self.lines.append(
             f'SubStream {name} = net.value("{self.store(values, "input")}", {shape(values.shape)});'
         )
-        return name
-
-    def statement(self, kind: str, value: str) -> str:
-        """Declare a variable of a type; return its name."""
-        name = self._fresh()
-        self.lines.append(f"{kind} {name}{value};")
         return name
 
     def reshaped(self, source: str, old: Shape, new: Shape) -> str:
