@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dse.deploy.arm_compute.elements import fused
-from dse.deploy.arm_compute.writing import Operation, Writer, number, shape
+from dse.deploy.arm_compute.writing import Operation, Shape, Writer, number, shape
 
 # How the library calls the dimensions of values with channels last, fastest first.
 _DIMENSIONS = ("CHANNEL", "WIDTH", "HEIGHT", "BATCHES")
@@ -33,6 +33,27 @@ def permuted(w: Writer, source: str, order: Sequence[int]) -> str:
         return source
     numbers = ", ".join(f"{place}U" for place in backwards)
     return w.chain(source, f"PermuteLayer(PermutationVector({numbers}), DataLayout::NHWC)")
+
+
+def depth_to_space(w: Writer, operation: Operation) -> str:
+    """Translate DEPTH_TO_SPACE: rows of blocks and columns change places, the rest is counting otherwise."""
+    (n, height, width, _), out = operation.shapes[0], operation.out_shapes[0]
+    block = int(operation.options.get("block_size", 1))
+    return _swapped_blocks(w, operation, (n * height, width, block, block * out[3]))
+
+
+def space_to_depth(w: Writer, operation: Operation) -> str:
+    """Translate SPACE_TO_DEPTH, the other way round."""
+    n, height, width, channels = operation.shapes[0]
+    block = int(operation.options.get("block_size", 1))
+    return _swapped_blocks(w, operation, (n * height // block, block, width // block, block * channels))
+
+
+def _swapped_blocks(w: Writer, operation: Operation, blocks: Shape) -> str:
+    value = w.reshaped(w.value(operation, 0), operation.shapes[0], blocks)
+    value = permuted(w, value, (0, 2, 1, 3))
+    swapped = (blocks[0], blocks[2], blocks[1], blocks[3])
+    return w.reshaped(value, swapped, operation.out_shapes[0])
 
 
 def pad(w: Writer, operation: Operation) -> str:

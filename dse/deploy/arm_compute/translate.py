@@ -39,6 +39,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "AVERAGE_POOL_2D": windows.pool_2d,
     "CONCATENATION": moves.concatenation,
     "CONV_2D": windows.conv_2d,
+    "DEPTH_TO_SPACE": moves.depth_to_space,
     "DEPTHWISE_CONV_2D": windows.depthwise_conv_2d,
     **dict.fromkeys(("EXPAND_DIMS", "RESHAPE", "SQUEEZE"), moves.reshape),
     "FULLY_CONNECTED": windows.fully_connected,
@@ -51,6 +52,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "RESIZE_BILINEAR": moves.resize_bilinear,
     "RESIZE_NEAREST_NEIGHBOR": moves.resize_nearest,
     "SOFTMAX": elements.softmax,
+    "SPACE_TO_DEPTH": moves.space_to_depth,
     "TRANSPOSE": moves.transpose,
     "TRANSPOSE_CONV": windows.transpose_conv,
 }

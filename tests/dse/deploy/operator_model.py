@@ -348,6 +348,22 @@ def more_of_arm_compute() -> OperatorModel:
     m.resize("nearest_odd", "RESIZE_NEAREST_NEIGHBOR", (1, 6, 5, 3), (8, 13))
     m.resize("bilinear_down", "RESIZE_BILINEAR", (1, 9, 8, 3), (4, 4), half_pixel_centers=True)
     m.show(
+        "depth_to_space",
+        "DEPTH_TO_SPACE",
+        (m.input(2, 3, 4, 12),),
+        (2, 6, 8, 3),
+        "DepthToSpaceOptions",
+        block_size=2,
+    )
+    m.show(
+        "space_to_depth",
+        "SPACE_TO_DEPTH",
+        (m.input(2, 6, 4, 3),),
+        (2, 3, 2, 12),
+        "SpaceToDepthOptions",
+        block_size=2,
+    )
+    m.show(
         "normalised",
         "LOCAL_RESPONSE_NORMALIZATION",
         (m.input(1, 4, 5, 8),),
