@@ -11,6 +11,7 @@ from dse import costing
 from dse.answer import choose, disagreements, explain
 from dse.config import Experiment
 from dse.costs import CostTable
+from dse.deploy.support import describe, supported_clusters, unsupported_layers
 from dse.errors import InputError, PlatformError
 from dse.files import write_bytes, write_json
 from dse.flatbuffer.layers import build_graph
@@ -130,7 +131,9 @@ def join(experiment: Experiment, file: ModelFile, graph: LayerGraph) -> Subject:
         )
     wanted_slots(platform, experiment.search.slots)
     resolve_pins(graph, platform, experiment.pins)
-    return Subject(experiment, file, graph, platform)
+    subject = Subject(experiment, file, graph, platform)
+    refused_layers(subject)
+    return subject
 
 
 def find_costs(subject: Subject, progress: Progress) -> CostTable:
@@ -164,9 +167,35 @@ def make_problem(
             None if latency_ms is None else round(latency_ms * 1e6),
         ),
         queue_depth=search.queue_depth,
+        refused=refused_layers(subject),
     )
     problem = build_problem(subject.graph, subject.platform, costs, wishes)
     return problem, problem_slots(subject.platform, costs), pins
+
+
+def refused_layers(subject: Subject) -> dict[str, frozenset[int]]:
+    """Return the layers that ``search: supported_by`` keeps off clusters, by cluster.
+
+    Raises
+    ------
+    InputError
+        No cluster is left for a layer; names all such layers.
+    """
+    graph, platform = subject.graph, subject.platform
+    wanted = supported_clusters(platform, subject.experiment.search.supported_by)
+    reasons = {
+        runtime: unsupported_layers(runtime, subject.file, graph) for runtime in sorted(set(wanted.values()))
+    }
+    if all(cluster.name in wanted for cluster in platform.clusters):
+        stuck = set.intersection(*(set(found) for found in reasons.values())) if reasons else set()
+        if stuck:
+            told = {index: next(iter(reasons.values()))[index] for index in stuck}
+            raise InputError(
+                f"search.supported_by leaves no cluster for {len(stuck)} of {len(graph.layers)} layers:\n"
+                f"{describe(graph, told)}\nLeave a cluster out, for example {{{platform.clusters[0].name}: "
+                f"{next(iter(reasons))}}}: stages on the others stay in LiteRT"
+            )
+    return {cluster: frozenset(reasons[runtime]) for cluster, runtime in wanted.items()}
 
 
 def search_plans(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,8 @@ class Wishes:
         What is made best.
     queue_depth
         Frames that may wait in front of a stage.
+    refused
+        Layers that must not run on a cluster, by its name.
     """
 
     pins: tuple[ResolvedPin, ...] = ()
@@ -55,6 +57,7 @@ class Wishes:
     memory_limit_bytes: int | None = None
     objective: solver_problem.Objective = field(default_factory=solver_problem.Objective)
     queue_depth: int = 2
+    refused: Mapping[str, Collection[int]] = field(default_factory=dict)
 
 
 def find_layers(graph: LayerGraph, wanted: str | int) -> tuple[int, ...]:
@@ -234,7 +237,7 @@ def build_problem(
     for layer, row in enumerate(costs.calibrated_ns):
         for place, column in enumerate(columns):
             value = row[column]
-            if value is not None:
+            if value is not None and layer not in wishes.refused.get(slots[place].cluster, ()):
                 cost_ns[layer, place] = value
                 supported[layer, place] = True
     setup, bandwidth = _links(platform, costs)

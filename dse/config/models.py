@@ -32,6 +32,10 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2*
 _SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?)\s*({'|'.join(_UNITS)})")
 
 
+RUNTIMES = ("armnn", "arm-compute")
+"""Runtimes that a search can keep stages fit for."""
+
+
 def expected(what: str) -> PydanticCustomError:
     """Return a fault whose text becomes ``expected <what>, got ...``."""
     return PydanticCustomError("expected", "expected {expected}", {"expected": what})
@@ -106,6 +110,16 @@ Package = Annotated[
     _of_form("[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.+!_-]+", "a package in one version, such as name==1.2"),
 ]
 Sha256 = Annotated[str, _of_form("[0-9a-f]{64}", "a SHA-256 of 64 lower-case hexadecimal digits")]
+
+
+def _supported_by(value: Any) -> Any:
+    if value is None or value in RUNTIMES:
+        return value
+    if isinstance(value, dict) and value and all(runtime in RUNTIMES for runtime in value.values()):
+        return value
+    raise expected(f"one of {', '.join(RUNTIMES)}, or {{CLUSTER: {RUNTIMES[0]}}}")
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Size = Annotated[
     int,
@@ -147,6 +161,19 @@ Layers = Annotated[
             "anyOf": [
                 {"type": ["string", "integer"]},
                 {"type": "array", "items": {"type": ["string", "integer"]}, "minItems": 1},
+            ]
+        }
+    ),
+]
+SupportedBy = Annotated[
+    str | dict[str, str] | None,
+    BeforeValidator(_supported_by),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(RUNTIMES)},
+                {"type": "object", "additionalProperties": {"enum": list(RUNTIMES)}, "minProperties": 1},
+                {"type": "null"},
             ]
         }
     ),
@@ -449,6 +476,11 @@ class SearchSection(Section):
     memory_limit: Size | None = Field(None, description="Over all clusters, for example 64 MiB.")
     slots: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         (), description="Only these ways to run a stage: '4 big', or 'big' for any number of its cores."
+    )
+    supported_by: SupportedBy = Field(
+        None,
+        description="Keep layers that a runtime can not run off clusters, so that the stages there can be "
+        "exported to it: {big: armnn}, or armnn for all CPU clusters. Also: arm-compute.",
     )
     pins: tuple[PinSection, ...] = ()
 

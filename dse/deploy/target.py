@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +41,8 @@ class Order:
         Frames that may wait in front of a stage.
     seed
         For the reference frames.
+    supported_by
+        Which runtime the stages of a cluster were kept fit for, by cluster; empty: nothing was asked.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Order:
     measured_on: str = ""
     queue_depth: int = 2
     seed: int = 0
+    supported_by: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from importlib import resources
 
 import numpy as np
 
-from dse.deploy.arm_compute.translate import StageCode, check_supported, stage_code
+from dse.deploy.arm_compute.translate import TRANSLATIONS, StageCode, stage_code, unsupported_layers
 from dse.deploy.plan_text import escape
+from dse.deploy.support import describe
 from dse.deploy.target import Deployment, Manual, Order, Target
 from dse.errors import InputError
 from dse.files import write_bytes, write_text
@@ -54,7 +55,13 @@ class ArmCompute(Target):
                 f"{order.graph.name} keeps state between frames, which graphs of the Arm Compute Library "
                 "do not: export it to another target"
             )
-        check_supported(order.file, order.graph)
+        reasons = unsupported_layers(order.file, order.graph)
+        if reasons:
+            raise InputError(
+                f"{order.graph.name}: {len(reasons)} of its {len(order.graph.layers)} layers can not be put "
+                f"into the graph API of the Arm Compute Library:\n{describe(order.graph, reasons)}\n"
+                f"Supported operators, in float32: {', '.join(sorted(TRANSLATIONS))}"
+            )
 
     def write(self, deployment: Deployment) -> Manual:
         """Write sources and weights."""

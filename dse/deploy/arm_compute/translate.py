@@ -78,29 +78,17 @@ class StageCode:
     arrays: dict[str, npt.NDArray[np.float32]] = field(repr=False)
 
 
-def check_supported(file: ModelFile, graph: LayerGraph) -> None:
-    """Check that every layer can be expressed.
-
-    Raises
-    ------
-    InputError
-        Names every layer that can not, and why.
-    """
+def unsupported_layers(file: ModelFile, graph: LayerGraph) -> dict[int, str]:
+    """Return why layers can not be expressed: layer index -> reason; only those that can not."""
     constants = Constants(file.model)
-    faults = []
+    reasons = {}
     for layer in graph.layers:
         writer = Writer(graph, values=dict.fromkeys(layer.inputs, "v0"))
         try:
             _translate(writer, read_operation(file, layer, constants))
         except UnsupportedError as error:
-            faults.append(f"layer {layer.index} ({layer.name}): {layer.op}: {error}")
-    if faults:
-        raise InputError(
-            f"{graph.name}: {len(faults)} of {len(graph.layers)} layers can not be expressed with the graph "
-            "API of the Arm Compute Library:\n"
-            + "\n".join(faults)
-            + f"\nSupported operators: {', '.join(sorted(TRANSLATIONS))}; all in float32"
-        )
+            reasons[layer.index] = str(error)
+    return reasons
 
 
 def stage_code(file: ModelFile, graph: LayerGraph, layers: Sequence[int], name: str) -> StageCode:
@@ -118,7 +106,7 @@ def stage_code(file: ModelFile, graph: LayerGraph, layers: Sequence[int], name: 
     Raises
     ------
     InputError
-        A layer can not be expressed (see ``check_supported``).
+        A layer can not be expressed (see ``unsupported_layers``).
     """
     constants = Constants(file.model)
     inside = sorted(layers)

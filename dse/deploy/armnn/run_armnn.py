@@ -7,8 +7,8 @@
 
 pyarmnn does not let other threads run while a network runs, so every stage is a process.  It pins
 itself before it loads Arm NN, so that all threads of the backend inherit the mask, and hands frames
-to the next stage through a pipe; a full pipe holds the stage before it back.  Stages that plan_armnn.json
-says are not for Arm NN run in ai-edge-litert.  Exit codes: 0 done, 1 failed, 2 bad input.
+to the next stage through a pipe; a full pipe holds the stage before it back.  Stages that litert_stages.txt
+names are not for Arm NN: they run in ai-edge-litert.  Exit codes: 0 done, 1 failed, 2 bad input.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -63,7 +64,9 @@ class Network:
         there = sorted(str(backend) for backend in spec.GetSupportedBackends())
         self.chosen = [name for name in backends if name in there]
         if not self.chosen:
-            raise FailedError(f"none of the backends {', '.join(backends)} is there; there are: {', '.join(there)}")
+            raise FailedError(
+                f"none of the backends {', '.join(backends)} is there; there are: {', '.join(there)}"
+            )
         try:
             network = parser.CreateNetworkFromBinaryFile(str(stage.path))
             wanted = [ann.BackendId(name) for name in self.chosen]
@@ -79,7 +82,9 @@ class Network:
     def _fitting(self, bindings: list[Any], ports: list[Port], what: str) -> list[Any]:
         sizes = [int(info.GetNumElements()) for _, info in bindings]
         if sizes != [int(np.prod(port.shape, dtype=np.int64)) for port in ports]:
-            raise FailedError(f"{self._stage.path.name}: Arm NN sees {what} of {sizes} values, plan.txt others")
+            raise FailedError(
+                f"{self._stage.path.name}: Arm NN sees {what} of {sizes} values, plan.txt others"
+            )
         return bindings
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -161,7 +166,9 @@ def work(plan: Plan, options: argparse.Namespace) -> None:
             for port, array in zip(stage.gives, outputs):
                 values[port.key] = np.asarray(array).reshape(port.shape)
             write_frame(target, leaving, values)
-    masks = {tuple(sorted(os.sched_getaffinity(int(task.name)))) for task in Path("/proc/self/task").iterdir()}
+    masks = {
+        tuple(sorted(os.sched_getaffinity(int(task.name)))) for task in Path("/proc/self/task").iterdir()
+    }
     told.write(json.dumps({"busy_ns": busy_ns, "masks": sorted(masks)}) + "\n")
 
 
@@ -202,6 +209,7 @@ class Lane:
             self.drain = os.fdopen(source, "rb")
         # Frames that may be under way; small ones would all fit into the pipes.
         self.room = threading.Semaphore((plan.queue + 1) * len(self.stages))
+        self.begun: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
     def ready(self) -> None:
         """Wait until every stage is built, and tell where it runs."""
@@ -216,6 +224,7 @@ class Lane:
     def send(self, frame: dict[int, Array]) -> None:
         """Put a frame in, when there is room."""
         self.room.acquire()
+        self.begun.put(time.monotonic_ns())
         write_frame(self.feed, crossing(self.plan, self.stages, 0), frame)
 
     def receive(self) -> list[Array]:
@@ -244,100 +253,108 @@ class Lane:
             process.wait()
 
 
-def run_lanes(
-    plan: Plan, options: argparse.Namespace, n_frames: int, each: bool
-) -> tuple[list[list[list[Array]]], float, list[int], list[list[dict[str, Any]]]]:
-    """Run the reference frames, dealt to the lanes or all of them through each.
+class Run:
+    """Reference frames through all lanes: dealt to them, or all of them through each.
 
-    Returns
-    -------
-    tuple
-        Outputs per lane and frame, seconds between the first and the last frame, latencies in
-        nanoseconds, and what the stages measured.
+    Parameters
+    ----------
+    n_frames
+        How many, of all lanes together or (``each``) of every lane.
     """
-    inputs = load_arrays(plan.folder / "reference", plan.inputs, "input")
-    n_reference = len(inputs[0]) if inputs else 1
-    lanes: list[Lane] = []
-    errors: list[BaseException] = []
-    outputs: list[list[list[Array]]] = [[] for _ in plan.lanes]
-    latencies: list[int] = []
-    finished: list[int] = []
-    left = [n_frames] * len(plan.lanes) if each else [n_frames]
-    guard = threading.Lock()
 
-    def take(lane: Lane) -> int | None:
-        at = lane.number if each else 0
-        with guard:
-            if not left[at] or errors:
-                return None
-            left[at] -= 1
-            return n_frames - left[at] - 1
+    def __init__(self, plan: Plan, options: argparse.Namespace, n_frames: int, *, each: bool) -> None:
+        self.plan, self.options, self.n_frames, self.each = plan, options, n_frames, each
+        self.inputs = load_arrays(plan.folder / "reference", plan.inputs, "input")
+        self.lanes: list[Lane] = []
+        self.errors: list[BaseException] = []
+        self.outputs: list[list[list[Array]]] = [[] for _ in plan.lanes]
+        self.latencies_ns: list[int] = []
+        self.finished_ns: list[int] = []
+        self.figures: list[list[dict[str, Any]]] = []
+        self._left = [n_frames] * (len(plan.lanes) if each else 1)
+        self._guard = threading.Lock()
 
-    def feed(lane: Lane, begun: list[int]) -> None:
-        while (frame := take(lane)) is not None:
-            values = {port.key: array[frame % n_reference] for port, array in zip(plan.inputs, inputs)}
-            begun.append(time.monotonic_ns())
-            lane.send(values)
-        begun.append(-1)
+    def go(self) -> None:
+        """Run to the end.
 
-    def collect(lane: Lane, begun: list[int], fed: threading.Thread) -> None:
-        n = 0
-        while fed.is_alive() or n < len(begun) - 1:
-            if n >= len(begun) or begun[n] < 0:
-                time.sleep(0.001)
-                continue
-            arrays = lane.receive()
-            now = time.monotonic_ns()
-            with guard:
-                latencies.append(now - begun[n])
-                finished.append(now)
-                if each:
-                    outputs[lane.number].append([array.copy() for array in arrays])
-            n += 1
-
-    def guarded(job: Any, *arguments: Any) -> None:
+        Raises
+        ------
+        FailedError, OSError
+            A stage failed; all of them are ended.
+        """
         try:
-            job(*arguments)
-        except BaseException as error:
-            errors.append(error)
-            for lane in lanes:
+            for number in range(len(self.plan.lanes)):
+                self.lanes.append(Lane(self.plan, number, self.options))
+            for lane in self.lanes:
+                lane.ready()
+            threads = [
+                threading.Thread(target=self._guarded, args=(job, lane), daemon=True)
+                for lane in self.lanes
+                for job in (self._feed, self._collect)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            if self.errors:
+                raise self.errors[0]
+            self.figures = [lane.finish() for lane in self.lanes]
+        finally:
+            for lane in self.lanes:
                 lane.kill()
 
-    try:
-        for number in range(len(plan.lanes)):
-            lanes.append(Lane(plan, number, options))
-        for lane in lanes:
-            lane.ready()
-        threads = []
-        for lane in lanes:
-            begun: list[int] = []
-            fed = threading.Thread(target=guarded, args=(feed, lane, begun), daemon=True)
-            threads += [fed, threading.Thread(target=guarded, args=(collect, lane, begun, fed), daemon=True)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        figures = [lane.finish() for lane in lanes]
-    finally:
-        for lane in lanes:
-            lane.kill()
-    return outputs, (finished[-1] - finished[0]) / 1e9 if finished else 0.0, latencies, figures
+    def _guarded(self, job: Callable[[Lane], None], lane: Lane) -> None:
+        try:
+            job(lane)
+        except BaseException as error:
+            self.errors.append(error)
+            for other in self.lanes:
+                other.kill()
+                other.begun.put(None)
+                other.room.release()
+
+    def _take(self, lane: Lane) -> int | None:
+        """Return the number of the next frame for a lane."""
+        at = lane.number if self.each else 0
+        with self._guard:
+            if not self._left[at] or self.errors:
+                return None
+            self._left[at] -= 1
+            return self.n_frames - self._left[at] - 1
+
+    def _feed(self, lane: Lane) -> None:
+        while (number := self._take(lane)) is not None:
+            frame = {
+                port.key: array[number % len(array)] for port, array in zip(self.plan.inputs, self.inputs)
+            }
+            lane.send(frame)
+        lane.begun.put(None)
+
+    def _collect(self, lane: Lane) -> None:
+        while (begun_ns := lane.begun.get()) is not None:
+            arrays = lane.receive()
+            now_ns = time.monotonic_ns()
+            with self._guard:
+                self.latencies_ns.append(now_ns - begun_ns)
+                self.finished_ns.append(now_ns)
+                if self.each:
+                    self.outputs[lane.number].append([array.copy() for array in arrays])
 
 
 def verify(plan: Plan, options: argparse.Namespace) -> None:
     """Compare the outputs of every lane with the reference."""
     expected = load_arrays(plan.folder / "reference", plan.outputs, "output")
-    found, _, _, _ = run_lanes(plan, options, len(expected[0]), each=True)
+    run = Run(plan, options, len(expected[0]), each=True)
+    run.go()
     faults = 0
-    for number, frames in enumerate(found):
+    for number, frames in enumerate(run.outputs):
         for at, (port, tolerance) in enumerate(zip(plan.outputs, plan.tolerances)):
             worst = largest_difference(np.stack([outputs[at] for outputs in frames]), expected[at])
             faults += not worst <= tolerance
+            word = "equal" if worst <= tolerance else "DIFFERENT"
             say(
-                f"lane {number}, output {port.name!r}: {'equal' if worst <= tolerance else 'DIFFERENT'}: off by "
-                f"up to {worst:.3g} on {len(frames)} frames, allowed {tolerance:.3g}"
+                f"lane {number}, output {port.name!r}: {word}: off by up to {worst:.3g} on {len(frames)} "
+                f"frames, allowed {tolerance:.3g}"
             )
     if faults:
         raise FailedError(f"{faults} outputs differ from the reference by more than their tolerance")
@@ -345,20 +362,28 @@ def verify(plan: Plan, options: argparse.Namespace) -> None:
 
 def measure(plan: Plan, options: argparse.Namespace) -> None:
     """Tell frames per second, latency and the time of each stage."""
-    _, seconds, latencies, figures = run_lanes(plan, options, options.frames, each=False)
-    hz = (len(latencies) - 1) / seconds if seconds > 0 else 0.0
-    say(f"{len(latencies)} frames, {hz:.4g} frames/s, latency {np.median(latencies) / 1e6:.3g} ms (median)")
-    for stages, lane in zip(figures, plan.lanes):
+    run = Run(plan, options, options.frames, each=False)
+    run.go()
+    seconds = (run.finished_ns[-1] - run.finished_ns[0]) / 1e9
+    hz = (options.frames - 1) / seconds if seconds > 0 else 0.0
+    latency_ms = np.median(run.latencies_ns) / 1e6
+    say(f"{options.frames} frames, {hz:.4g} frames/s, latency {latency_ms:.3g} ms (median)")
+    for stages, lane in zip(run.figures, plan.lanes):
         for stage, told in zip(lane, stages):
             busy_ms = np.median(told["busy_ns"] or [0]) / 1e6
             masks = " | ".join(",".join(map(str, mask)) for mask in told["masks"])
-            say(f"{stage.name}: {len(told['busy_ns'])} frames, busy {busy_ms:.3g} ms (median), threads on {masks}")
+            n_frames = len(told["busy_ns"])
+            say(f"{stage.name}: {n_frames} frames, busy {busy_ms:.3g} ms (median), threads on {masks}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--verify", action="store_true", help="check all files, and outputs against the reference")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="check all files, and outputs against the reference"
+    )
     parser.add_argument("--frames", type=int, default=50, help="frames to measure with [50]")
     parser.add_argument("--backends", default=BACKENDS, help=f"in order of preference [{BACKENDS}]")
     parser.add_argument("--no-pin", action="store_true", help="leave the choice of cores to the system")

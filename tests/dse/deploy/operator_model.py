@@ -397,7 +397,11 @@ def more_of_arm_nn() -> OperatorModel:
     """Draw what only Arm NN takes."""
     m = OperatorModel()
     dims = (1, 4, 5, 3)
-    for op, table in (("DIV", "DivOptions"), ("MAXIMUM", "MaximumMinimumOptions"), ("MINIMUM", "MaximumMinimumOptions")):
+    for op, table in (
+        ("DIV", "DivOptions"),
+        ("MAXIMUM", "MaximumMinimumOptions"),
+        ("MINIMUM", "MaximumMinimumOptions"),
+    ):
         m.show(op.lower(), op, (m.input(*dims), m.constant(np.abs(m.random(*dims)) + 1)), dims, table)
     for op, table in (("EXP", "ExpOptions"), ("NEG", "NegOptions"), ("L2_NORMALIZATION", "L2NormOptions")):
         m.show(op.lower(), op, (m.input(*dims),), dims, table)
@@ -421,22 +425,30 @@ def more_of_arm_nn() -> OperatorModel:
         "StridedSliceOptions",
     )
     halves = [m.main.tensor(f"split_{n}", (1, 4, 5, 3)) for n in range(2)]
-    m.main.op("SPLIT", (m.constant(3, "INT32"), m.input(1, 4, 5, 6)), halves, "SplitOptions", {"num_splits": 2})
+    m.main.op(
+        "SPLIT", (m.constant(3, "INT32"), m.input(1, 4, 5, 6)), halves, "SplitOptions", {"num_splits": 2}
+    )
     parts = [m.main.tensor(f"split_v_{size}", (1, 4, 5, size)) for size in (2, 4)]
     sources = (m.input(1, 4, 5, 6), m.constant((2, 4), "INT32"), m.constant(3, "INT32"))
     m.main.op("SPLIT_V", sources, parts, "SplitVOptions", {"num_splits": 2})
     rows = [m.main.tensor(f"unpack_{n}", (4, 5)) for n in range(2)]
     m.main.op("UNPACK", (m.input(2, 4, 5),), rows, "UnpackOptions", {"num": 2, "axis": 0})
     m.main.outputs = (*m.main.outputs, *halves, *parts, *rows)
-    m.show(
-        "pack", "PACK", (m.input(4, 5), m.input(4, 5)), (2, 4, 5), "PackOptions", values_count=2, axis=0
-    )
+    m.show("pack", "PACK", (m.input(4, 5), m.input(4, 5)), (2, 4, 5), "PackOptions", values_count=2, axis=0)
     zeros = m.constant(((0, 0), (0, 0)), "INT32")
     two = m.constant((2, 2), "INT32")
     m.show(
-        "space_to_batch", "SPACE_TO_BATCH_ND", (m.input(1, 4, 6, 3), two, zeros), (4, 2, 3, 3), "SpaceToBatchNDOptions"
+        "space_to_batch",
+        "SPACE_TO_BATCH_ND",
+        (m.input(1, 4, 6, 3), two, zeros),
+        (4, 2, 3, 3),
+        "SpaceToBatchNDOptions",
     )
     m.show(
-        "batch_to_space", "BATCH_TO_SPACE_ND", (m.input(4, 2, 3, 3), two, zeros), (1, 4, 6, 3), "BatchToSpaceNDOptions"
+        "batch_to_space",
+        "BATCH_TO_SPACE_ND",
+        (m.input(4, 2, 3, 3), two, zeros),
+        (1, 4, 6, 3),
+        "BatchToSpaceNDOptions",
     )
     return m
