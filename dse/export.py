@@ -14,6 +14,7 @@ from dse.costing import read_costs
 from dse.costs import CostTable
 from dse.deploy.bundle import write_bundle
 from dse.deploy.registry import find_target
+from dse.deploy.support import supported_clusters
 from dse.deploy.target import Deployment, Order
 from dse.errors import InputError, PlatformError
 from dse.explore import Subject, load, make_problem
@@ -93,6 +94,7 @@ def export(request: Request, progress: Progress | None = None) -> Deployment:
             measured_on=_origin(subject, costs, figures),
             queue_depth=experiment.search.queue_depth,
             seed=experiment.seed,
+            supported_by=supported_clusters(subject.platform, experiment.search.supported_by),
         )
         made = write_bundle(target, order, output, force=request.force)
         task.advance()

@@ -13,13 +13,14 @@ EPILOG = """\b
 Examples:
   dse export runs/face --to linux
   dse export runs/face --to android -o face-bundle --force
+  dse export runs/face --to armnn
   dse export runs/face --to linux --mapping edited.yaml
 """
 
 
 @click.command(epilog=EPILOG, short_help="Make a bundle that runs the answer on the product.")
 @click.argument("run_dir", type=click.Path(path_type=Path))
-@click.option("--to", "target", required=True, metavar="TARGET", help="linux, android.")
+@click.option("--to", "target", required=True, metavar="TARGET", help="linux, android, armnn, arm-compute.")
 @click.option("--mapping", type=click.Path(path_type=Path), help="A mapping.yaml, instead of the run's own.")
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), help="Folder of the bundle [RUN_DIR-TARGET]."
