@@ -137,8 +137,10 @@ class CompiledEngine:
 
         self._plan = plan
         self._model = CompiledModel(plan.model_path, plan.threads, plan.kernels)
-        self._in_places = find_ports(_wanted(plan.inputs), self._model.inputs, f"{plan.name}, inputs")
-        self._out_places = find_ports(_wanted(plan.outputs), self._model.outputs, f"{plan.name}, outputs")
+        self._in_places = find_ports(wanted_ports(plan.inputs), self._model.inputs, f"{plan.name}, inputs")
+        self._out_places = find_ports(
+            wanted_ports(plan.outputs), self._model.outputs, f"{plan.name}, outputs"
+        )
         self._ins = self._model.handles(len(plan.inputs))
         self._outs = self._model.handles(len(plan.outputs))
         self._known: dict[tuple[str, int, int], tuple[int, Array]] = {}
@@ -236,7 +238,8 @@ def padded_bytes(n_bytes: int) -> int:
     return max(1, -(-n_bytes // _ALIGNMENT)) * _ALIGNMENT
 
 
-def _wanted(ports: Sequence[Port]) -> list[tuple[str, str, tuple[int, ...]]]:
+def wanted_ports(ports: Sequence[Port]) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return name, element type and shape of ports, for ``litert_c.find_ports``."""
     return [(port.name, port.dtype, port.shape) for port in ports]
 
 

@@ -4,7 +4,8 @@ Requests, all answered with one object; a failure that has a name of its own in 
 ``{"failed": {"kind", "message"}}``:
 
 ``build``    ``plan`` (JSON form), ``lane``, ``frames`` (.npz), ``status`` (shared file), ``queue_depth``,
-             ``engine``, ``loop``, ``spin_ns``, ``annotate`` (Streamline's socket, or empty)
+             ``engine``, ``loop``, ``spin_ns``, ``annotate`` (Streamline's socket, or empty),
+             ``apart`` (by stage: where its own process is met)
 ``collect``  ``n_frames``, ``path``: outputs of the first frames as .npz
 ``run``      ``n_frames`` and/or ``seconds``, ``in_flight``, ``start_ns``, ``path``: time stamps as .npy
 ``stream``   ``feed`` and ``done`` (named pipes), ``shared`` (slots), ``n_slots``: frames from the parent;
@@ -18,9 +19,6 @@ from __future__ import annotations
 import importlib
 import mmap
 import os
-import shutil
-import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,28 +26,18 @@ from typing import Any
 import numpy as np
 
 from dse.devices.serving import serve
-from dse.errors import AffinityError, DeviceError, DseError, InputError, RuntimeRefusedError
+from dse.errors import DeviceError
 from dse.pipeline.affinity import ThreadRecord, thread_ids
+from dse.pipeline.answering import memory_now, named_faults, remove_when_orphaned
+from dse.pipeline.apart import Meeting
 from dse.pipeline.counters import Counting
 from dse.pipeline.engine import ENGINES, Array
-from dse.pipeline.nodes import N_TIMES, StageFailedError
+from dse.pipeline.nodes import N_TIMES
 from dse.pipeline.plan import PipelinePlan
 from dse.pipeline.runner import LaneRunner, Watch
 from dse.pipeline.shared import map_slots
 from dse.pipeline.stream import END, FRAME
 from dse.pipeline.streamline import Emitter, LaneShape
-
-KINDS: dict[str, type[DseError]] = {
-    "affinity": AffinityError,
-    "input": InputError,
-    "refused": RuntimeRefusedError,
-    "stage": DeviceError,
-}
-"""Errors of a lane that the parent raises again as what they are."""
-
-
-_REPARENTED_S = 0.2
-"""A process sees the end of its input a moment before its parent is gone for good."""
 
 
 class _Lane:
@@ -68,9 +56,7 @@ class _Lane:
 
     def clean(self) -> None:
         """Remove the parent's temporary folder when the parent was killed and can not."""
-        time.sleep(_REPARENTED_S)
-        if self._folder is not None and os.getppid() != self._parent:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        remove_when_orphaned(self._folder, self._parent)
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         plan = PipelinePlan.from_json(request["plan"])
@@ -79,7 +65,7 @@ class _Lane:
         self._number = int(request["lane"])
         self._annotate = str(request["annotate"])
         lane = plan.lanes[self._number]
-        before = _memory()
+        before = memory_now()
         self._runner = LaneRunner(
             lane,
             plan.inputs,
@@ -91,6 +77,7 @@ class _Lane:
             engine=ENGINES[request["engine"]],
             loop=str(request["loop"]),
             status=_status(Path(request["status"]), len(lane.stages)),
+            apart={int(stage): Meeting.from_json(one) for stage, one in request["apart"].items()},
         )
         return {
             "fallbacks": list(self._runner.fallbacks),
@@ -99,7 +86,7 @@ class _Lane:
             "first_invoke_ns": list(self._runner.first_invoke_ns),
             "threads": _threads(self._runner.affinity),
             "before": before,
-            **_memory(),
+            **memory_now(),
         }
 
     def _annotations(self) -> Watch:
@@ -147,7 +134,7 @@ class _Lane:
             "n_frames": n_frames,
             "counters": asdict(counting.result(n_frames)),
             "threads": _threads(self.runner.check_affinity()),
-            **_memory(),
+            **memory_now(),
         }
 
     def stream(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +170,7 @@ class _Lane:
         return {"threads": _threads(self.runner.check_affinity())}
 
     def memory(self, request: dict[str, Any]) -> dict[str, Any]:
-        return _memory()
+        return memory_now()
 
 
 def save_frames(path: Path, frames: list[tuple[Array, ...]]) -> None:
@@ -208,42 +195,13 @@ def _threads(records: tuple[ThreadRecord, ...]) -> list[dict[str, Any]]:
     return [asdict(record) for record in records]
 
 
-def _memory() -> dict[str, int]:
-    """Resident bytes of this process: now, at the peak, and its fair share of shared pages."""
-    found = {"rss_bytes": 0, "peak_rss_bytes": 0, "pss_bytes": 0}
-    names = {"VmRSS:": "rss_bytes", "VmHWM:": "peak_rss_bytes", "Pss:": "pss_bytes"}
-    for path in (Path("/proc/self/status"), Path("/proc/self/smaps_rollup")):
-        try:
-            lines = path.read_text().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            name, *rest = line.split()
-            if name in names:
-                found[names[name]] = int(rest[0]) * 1024
-    return found
-
-
-def _named(handler: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    def handle(request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return handler(request)
-        except StageFailedError as error:
-            return {"failed": {"kind": "stage", "message": str(error)}}
-        except DseError as error:
-            kind = next((name for name, form in KINDS.items() if isinstance(error, form)), "stage")
-            return {"failed": {"kind": kind, "message": str(error)}}
-
-    return handle
-
-
 def main() -> None:
     """Answer requests until standard input closes."""
     # While the other lanes start as well: the runtime's libraries take longest to load.
     importlib.import_module("ai_edge_litert.interpreter")
     lane = _Lane()
     handlers = (lane.build, lane.collect, lane.run, lane.stream, lane.affinity, lane.memory)
-    serve({handler.__name__: _named(handler) for handler in handlers}, lane.clean)
+    serve({handler.__name__: named_faults(handler) for handler in handlers}, lane.clean)
 
 
 if __name__ == "__main__":

@@ -349,7 +349,10 @@ def _empty_lanes(pipeline: Pipeline, options: MeasureOptions) -> tuple[LaneTimes
     known: dict[object, LaneTimes] = {}
     found = []
     for number, lane in enumerate(pipeline.plan.lanes):
-        kind = tuple((stage.model_path, stage.cluster, stage.threads) for stage in lane.stages), lane.units
+        kind = (
+            tuple((s.model_path, s.cluster, s.threads, s.kernels) for s in lane.stages),
+            lane.units,
+        )
         if kind not in known:
             (run,) = pipeline.run(n_frames=max(2, options.empty_frames), in_flight=1, one_lane=number)
             known[kind] = pipeline.lane_figures(number, run)

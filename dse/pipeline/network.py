@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 
 from dse.pipeline.engine import Array
 from dse.pipeline.nodes import Order, Sink, Source, StageNode, Unit
-from dse.pipeline.plan import LanePlan, Port, final_stages, levels
+from dse.pipeline.plan import LanePlan, Port, StagePlan, final_stages, levels
 
 
 class Network:
@@ -22,6 +23,8 @@ class Network:
         Prepared frames.
     queue_depth
         Frames that may wait in front of a stage.
+    rings
+        By stage, the slots of its outputs, where it has to use given ones.
     """
 
     def __init__(
@@ -31,19 +34,20 @@ class Network:
         outputs: Sequence[Port],
         frames: Sequence[Sequence[Array]],
         queue_depth: int,
+        rings: Mapping[int, list[tuple[Array, ...]]] | None = None,
     ) -> None:
         self.plan = plan
+        rings = rings or {}
         self._outputs = tuple(outputs)
         self.source = Source(inputs, frames)
         self.sink = Sink()
         self.nodes = tuple(
-            StageNode(number, stage, ring_length(plan, outputs, number, queue_depth))
+            StageNode(number, stage, ring_length(plan, outputs, number, queue_depth), rings.get(number))
             for number, stage in enumerate(plan.stages)
         )
         self._connect(inputs)
         self.units = tuple(
-            Unit(tuple(sorted(plan.stages[members[0]].cores)), [self.nodes[m] for m in members])
-            for members in plan.units
+            Unit(_cores(plan.stages[members[0]]), [self.nodes[m] for m in members]) for members in plan.units
         )
         self._arrange_wake_ups()
 
@@ -130,6 +134,11 @@ class Network:
             if node in self.finals:
                 node.wakes_on_done += (self.sink,)
                 node.wakes_entering = tuple(unit for unit in dict.fromkeys(entering) if unit is not own)
+
+
+def _cores(stage: StagePlan) -> tuple[int, ...]:
+    """Cores of a stage's thread: those that it names, or any."""
+    return tuple(sorted(stage.cores or os.sched_getaffinity(0)))
 
 
 def ring_length(plan: LanePlan, outputs: Sequence[Port], stage: int, queue_depth: int) -> int:

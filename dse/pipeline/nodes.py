@@ -66,10 +66,12 @@ class Order:
 class StageNode:
     """A stage at work: its engine, its ring of output slots and its counters."""
 
-    def __init__(self, index: int, plan: StagePlan, n_slots: int) -> None:
+    def __init__(
+        self, index: int, plan: StagePlan, n_slots: int, slots: list[tuple[Array, ...]] | None = None
+    ) -> None:
         self.index = index
         self.plan = plan
-        self.slots = [tuple(make_slot(port) for port in plan.outputs) for _ in range(n_slots)]
+        self.slots = slots or [tuple(make_slot(port) for port in plan.outputs) for _ in range(n_slots)]
         self.n_slots = n_slots
         self.engine: Engine
         self.sources: tuple[StageNode | Source, ...] = ()

@@ -225,7 +225,7 @@ class PipelinePlan:
             "stateful": self.stateful,
             "inputs": [_port_json(port) for port in self.inputs],
             "outputs": [_port_json(port) for port in self.outputs],
-            "lanes": [[_stage_json(stage) for stage in lane.stages] for lane in self.lanes],
+            "lanes": [[stage_to_json(stage) for stage in lane.stages] for lane in self.lanes],
         }
 
     @classmethod
@@ -241,7 +241,7 @@ class PipelinePlan:
         try:
             return cls(
                 str(data["name"]),
-                tuple(LanePlan(tuple(_stage(stage) for stage in lane)) for lane in data["lanes"]),
+                tuple(LanePlan(tuple(stage_from_json(stage) for stage in lane)) for lane in data["lanes"]),
                 tuple(_port(port) for port in data["inputs"]),
                 tuple(_port(port) for port in data["outputs"]),
                 bool(data["stateful"]),
@@ -340,7 +340,8 @@ def _port_json(port: Port) -> dict[str, Any]:
     }
 
 
-def _stage_json(stage: StagePlan) -> dict[str, Any]:
+def stage_to_json(stage: StagePlan) -> dict[str, Any]:
+    """Return the JSON form of a stage."""
     return {
         "name": stage.name,
         "model_path": str(stage.model_path),
@@ -370,7 +371,8 @@ def _port(data: dict[str, Any]) -> Port:
     )
 
 
-def _stage(data: dict[str, Any]) -> StagePlan:
+def stage_from_json(data: dict[str, Any]) -> StagePlan:
+    """Read the JSON form of a stage; faults raise ``KeyError``, ``TypeError`` or ``ValueError``."""
     return StagePlan(
         str(data["name"]),
         Path(data["model_path"]),

@@ -17,8 +17,8 @@ from typing import Any
 
 from dse.devices.child import Child
 from dse.errors import ChildTimeoutError, DeviceError, DseError
-from dse.pipeline.lane import KINDS
 from dse.pipeline.plan import PipelinePlan, final_stages
+from dse.pipeline.stage_process import MEMORY, StageProcess, read_answer, start_stage
 from dse.pipeline.watch import StallWatch
 
 BUILD_TIMEOUT_S = 180.0
@@ -44,12 +44,15 @@ class LaneProcesses:
         self._stall_s = stall_s
         self._folder = tempfile.TemporaryDirectory(prefix="dse-pipeline-")
         self._closed = False
-        self._children: list[Child] = []
+        self._children: list[Child] = []  # of the lanes, then of stages that have one of their own
+        self._apart: list[StageProcess] = []
         self._status: list[memoryview] = []
         self.stream_answers: dict[int, dict[str, Any]] = {}
 
     def build(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Start all processes at once, and build the stages of one lane after another.
+        """Start all lanes at once, and build the stages of one lane after another.
+
+        A stage on an accelerator gets a process of its own, before its lane is built.
 
         Parameters
         ----------
@@ -71,15 +74,39 @@ class LaneProcesses:
                 self._status.append(memoryview(mmap.mmap(stream.fileno(), 0)).cast("q"))
         answers = []
         for lane in range(len(self.plan.lanes)):
-            own = {**request, "lane": lane, "status": str(self.path(f"status-{lane}"))}
+            apart = self._start_apart(lane, int(request["queue_depth"]))
+            own = {
+                **request,
+                "lane": lane,
+                "status": str(self.path(f"status-{lane}")),
+                "apart": {one.stage: one.meeting.to_json() for one in apart},
+            }
             answer = self.ask({lane: own}, BUILD_TIMEOUT_S, BUILDING)[lane]
+            for one in apart:
+                # Both sides have mapped it now: without a name it can not be left behind.
+                one.meeting.shared.unlink(missing_ok=True)
+                answer["threads"] += one.answer["threads"]
+                answer["before"]["rss_bytes"] += one.answer["before"]["rss_bytes"]
             self.slowest_ns = max(self.slowest_ns, *answer["first_invoke_ns"])
             answers.append(answer)
         return answers
 
+    def _start_apart(self, lane: int, queue_depth: int) -> list[StageProcess]:
+        found = []
+        for number, stage in enumerate(self.plan.lanes[lane].stages):
+            if stage.is_apart:
+                try:
+                    one = start_stage(self.plan, lane, number, self.path(), queue_depth, BUILD_TIMEOUT_S)
+                except DseError as error:
+                    raise self._ended(error, BUILDING) from None
+                self._children.append(one.child)
+                self._apart.append(one)
+                found.append(one)
+        return found
+
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process of each lane."""
+        """Process of each lane, then of each stage that has one of its own."""
         return tuple(child.pid for child in self._children)
 
     @property
@@ -102,6 +129,8 @@ class LaneProcesses:
             child.kill()
         for child in self._children:
             child.close()
+        for one in self._apart:
+            one.meeting.shared.unlink(missing_ok=True)
         self._children = []
         self._closed = True
         self._folder.cleanup()
@@ -194,11 +223,14 @@ class LaneProcesses:
             stall.forget(lane)
         return bool(fields) and stall.stuck(lane, (int(fields[11]), int(fields[12])))
 
-    def _receive(self, lane: int, doing: str) -> dict[str, Any]:
-        answer = self._children[lane].receive(STALL_S, doing)
-        if "failed" in answer:
-            kind = KINDS.get(answer["failed"]["kind"], DeviceError)
-            raise kind(f"{self._children[lane].name}: {answer['failed']['message']}")
+    def _receive(self, child: int, doing: str) -> dict[str, Any]:
+        """Read the answer of a lane, or the failure of any process."""
+        answer = read_answer(self._children[child], self._children[child].receive(STALL_S, doing))
+        # The memory of a lane is that of all its processes.
+        for one in (one for one in self._apart if one.lane == child):
+            for name in MEMORY:
+                if name in answer:
+                    answer[name] += one.answer[name]
         return answer
 
     def _clear_status(self) -> None:

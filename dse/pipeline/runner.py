@@ -13,7 +13,7 @@ import contextlib
 import mmap
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import AbstractContextManager
 from functools import partial
@@ -23,7 +23,8 @@ import numpy as np
 
 from dse.errors import DeviceError
 from dse.pipeline.affinity import ThreadRecord, read_back, thread_ids
-from dse.pipeline.engine import Array, EngineFactory, InterpreterEngine
+from dse.pipeline.apart import ApartEngine, Meeting
+from dse.pipeline.engine import Array, Engine, EngineFactory, InterpreterEngine
 from dse.pipeline.native import make_loop
 from dse.pipeline.network import Network
 from dse.pipeline.nodes import MAX_FRAMES, N_TIMES, Order, StageNode, Unit
@@ -64,6 +65,8 @@ class LaneRunner:
     loop
         What runs between two frames: ``native`` (C, needs a compiler and compiled stages),
         ``python``, or ``auto`` (native where it can be).
+    apart
+        By stage, where the process is met that runs it.
 
     Raises
     ------
@@ -84,9 +87,13 @@ class LaneRunner:
         spin_ns: int = 0,
         stateful: bool = False,
         loop: str = "auto",
+        apart: Mapping[int, Meeting] | None = None,
     ) -> None:
+        shared = {number: meeting.slots(plan.stages[number]) for number, meeting in (apart or {}).items()}
+        self._apart = {number: (meeting, shared[number][0]) for number, meeting in (apart or {}).items()}
         self._threads: dict[int, tuple[str, str, tuple[int, ...]]] = {}
-        self._network = Network(plan, inputs, outputs, frames, queue_depth)
+        rings = {number: made for number, (_, made) in shared.items()}
+        self._network = Network(plan, inputs, outputs, frames, queue_depth, rings)
         self._strangers_known: frozenset[int] = frozenset()
         self.first_invoke_ns = self._build(engine, stateful)
         self._loop = make_loop(self._network, status, spin_ns, loop)
@@ -320,7 +327,7 @@ class LaneRunner:
         first = []
         for unit in self._network.units:
             for node in unit.stages:
-                node.engine = unit.submit(partial(factory, node.plan)).result()
+                node.engine = unit.submit(partial(self._engine, factory, node)).result()
                 known = self._claim(known, node, unit)
         for node in self._network.nodes:
             unit = next(u for u in self._network.units if node in u.stages)
@@ -330,9 +337,14 @@ class LaneRunner:
             for unit in self._network.units:
                 for node in unit.stages:
                     unit.submit(node.engine.close).result()
-                    node.engine = unit.submit(partial(factory, node.plan)).result()
+                    node.engine = unit.submit(partial(self._engine, factory, node)).result()
                     known = self._claim(known, node, unit)
         return tuple(first)
+
+    def _engine(self, factory: EngineFactory, node: StageNode) -> Engine:
+        if node.index in self._apart:
+            return ApartEngine(node, *self._apart[node.index])
+        return factory(node.plan)
 
     def _claim(self, known: frozenset[int], node: StageNode, unit: Unit) -> frozenset[int]:
         now = thread_ids()

@@ -1,0 +1,177 @@
+"""The process of one stage on an accelerator (``python -m dse.pipeline.accelerator --cores 0``).
+
+It is driven from its main thread.  Requests of the parent, answered as a lane's are:
+
+``build``   ``stage`` (JSON form), ``meeting`` (``apart.Meeting``), ``folder`` (of temporary files)
+``attend``  work for the lane until the end; answered only when the stage fails
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dse.devices.accelerated import AcceleratedModel
+from dse.devices.litert_c import find_ports
+from dse.devices.serving import serve
+from dse.errors import AffinityError, RuntimeRefusedError
+from dse.pipeline.affinity import read_mask, thread_ids
+from dse.pipeline.answering import memory_now, named_faults, remove_when_orphaned
+from dse.pipeline.apart import DONE, SLOT_BYTES, TAKEN, Meeting
+from dse.pipeline.engine import Array, Engine, wanted_ports
+from dse.pipeline.nodes import StageFailedError
+from dse.pipeline.plan import StagePlan, stage_from_json
+
+
+class AcceleratedEngine:
+    """A stage on the GPU of the runtime's compiled-model interface.
+
+    Parameters
+    ----------
+    plan
+        The stage.
+
+    Raises
+    ------
+    RuntimeRefusedError
+        There is no GPU, it refuses the stage, or it sees other ports.
+    """
+
+    kind = "gpu"
+    holds_inputs = False
+
+    def __init__(self, plan: StagePlan) -> None:
+        self._model = AcceleratedModel(plan.model_path, max(1, len(plan.cores)))
+        left = "; ".join(self._model.fallback)
+        self.fallback = f"a part of it is left to the CPU ({left})" if left else ""
+        self._ins = find_ports(wanted_ports(plan.inputs), self._model.inputs, f"{plan.name}, inputs")
+        self._outs = find_ports(wanted_ports(plan.outputs), self._model.outputs, f"{plan.name}, outputs")
+
+    def receive(self, inputs: Sequence[Array]) -> None:
+        """Hand the inputs to the accelerator."""
+        for place, values in zip(self._ins, inputs):
+            self._model.upload(place, values)
+
+    def compute(self, outputs: Sequence[Array]) -> None:
+        """Run the stage."""
+        self._model.start()
+
+    def send(self, outputs: Sequence[Array]) -> None:
+        """Read the outputs back, which waits until they are there."""
+        for place, slot in zip(self._outs, outputs):
+            self._model.download(place, slot)
+
+    def close(self) -> None:
+        """Free what the runtime holds."""
+        self._model.close()
+
+
+class _Stage:
+    """State of the process: the stage once it is built."""
+
+    def __init__(self, cores: tuple[int, ...]) -> None:
+        self._cores = cores
+        self._folder: Path | None = None
+        self._shared: Path | None = None
+        self._parent = os.getppid()
+
+    def clean(self) -> None:
+        """Remove the parent's temporary folder when the parent was killed and can not."""
+        remove_when_orphaned(self._folder, self._parent)
+        if self._shared is not None and os.getppid() != self._parent:
+            self._shared.unlink(missing_ok=True)
+
+    def build(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._plan = stage_from_json(request["stage"])
+        self._folder = Path(request["folder"])
+        meeting = Meeting.from_json(request["meeting"])
+        self._shared = meeting.shared
+        self._inputs, self._outputs = meeting.slots(self._plan)
+        before = memory_now()
+        self._engine = engine_for(self._plan)
+        first_ns = self._first_invocation()
+        self._ask, self._told = meeting.pipes()
+        return {
+            "engine": self._engine.kind,
+            "fallback": self._engine.fallback,
+            "first_invoke_ns": first_ns,
+            "threads": self._masks(),
+            "before": before,
+            **memory_now(),
+        }
+
+    def attend(self, _: dict[str, Any]) -> dict[str, Any]:
+        frame = 0
+        while True:
+            slot = int.from_bytes(os.read(self._ask, SLOT_BYTES), "little")
+            try:
+                self._engine.receive(self._inputs[slot])
+                os.write(self._told, TAKEN)
+                self._engine.compute(self._outputs[slot])
+                self._engine.send(self._outputs[slot])
+            except Exception as error:
+                raise StageFailedError(
+                    f"{self._plan.name} failed on frame {frame} since it was built: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            os.write(self._told, DONE)
+            frame += 1
+
+    def _first_invocation(self) -> int:
+        begin = time.monotonic_ns()
+        try:
+            self._engine.receive(self._inputs[0])
+            self._engine.compute(self._outputs[0])
+            self._engine.send(self._outputs[0])
+        except Exception as error:
+            raise StageFailedError(
+                f"{self._plan.name} failed on its first frame: {type(error).__name__}: {error}"
+            ) from error
+        return time.monotonic_ns() - begin
+
+    def _masks(self) -> list[dict[str, Any]]:
+        """Read back where the threads may run; a driver may place its own threads as it likes."""
+        main, found = os.getpid(), []
+        wanted = self._cores or read_mask(main)
+        for tid in sorted(thread_ids()):
+            got = read_mask(tid)
+            if tid == main and set(got) != set(wanted):
+                raise AffinityError(f"{self._plan.name}: its process may run on cores {got}, wanted {wanted}")
+            role = "stage" if tid == main else "driver"
+            found.append(
+                {"stage": self._plan.name, "tid": tid, "role": role, "wanted": list(wanted), "got": list(got)}
+            )
+        return found
+
+
+def engine_for(plan: StagePlan) -> Engine:
+    """Build a stage on its accelerator.
+
+    Raises
+    ------
+    RuntimeRefusedError
+        See ``AcceleratedEngine``; or there is no way to drive such an accelerator.
+    """
+    if plan.device != "gpu":
+        raise RuntimeRefusedError(f"{plan.name}: the runtime can not drive a stage on a {plan.device}")
+    return AcceleratedEngine(plan)
+
+
+def main() -> None:
+    """Pin the process before it loads anything, and answer requests until the end of input."""
+    parser = argparse.ArgumentParser(prog="python -m dse.pipeline.accelerator")
+    parser.add_argument("--cores", default="", help="comma-separated core numbers; none for any")
+    text = parser.parse_args().cores
+    cores = tuple(int(part) for part in text.split(",") if part)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    stage = _Stage(cores)
+    serve({"build": named_faults(stage.build), "attend": named_faults(stage.attend)}, stage.clean)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What the processes of a pipeline have in common: how they answer, and how they end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dse.errors import AffinityError, DeviceError, DseError, InputError, RuntimeRefusedError
+from dse.pipeline.nodes import StageFailedError
+
+KINDS: dict[str, type[DseError]] = {
+    "affinity": AffinityError,
+    "input": InputError,
+    "refused": RuntimeRefusedError,
+    "stage": DeviceError,
+}
+"""Errors of a process that the parent raises again as what they are."""
+
+
+_REPARENTED_S = 0.2
+"""A process sees the end of its input a moment before its parent is gone for good."""
+
+
+def remove_when_orphaned(folder: Path | None, parent: int) -> None:
+    """Remove the parent's temporary folder when the parent was killed and can not.
+
+    Parameters
+    ----------
+    folder
+        None where there is none yet.
+    parent
+        The process that started this one.
+    """
+    time.sleep(_REPARENTED_S)
+    if folder is not None and os.getppid() != parent:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def memory_now() -> dict[str, int]:
+    """Resident bytes of this process: now, at the peak, and its fair share of shared pages."""
+    found = {"rss_bytes": 0, "peak_rss_bytes": 0, "pss_bytes": 0}
+    names = {"VmRSS:": "rss_bytes", "VmHWM:": "peak_rss_bytes", "Pss:": "pss_bytes"}
+    for path in (Path("/proc/self/status"), Path("/proc/self/smaps_rollup")):
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, *rest = line.split()
+            if name in names:
+                found[names[name]] = int(rest[0]) * 1024
+    return found
+
+
+def named_faults(
+    handler: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Turn errors that have a name in the parent into the answers that it reads (see ``KINDS``)."""
+
+    def handle(request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return handler(request)
+        except StageFailedError as error:
+            return {"failed": {"kind": "stage", "message": str(error)}}
+        except DseError as error:
+            kind = next((name for name, form in KINDS.items() if isinstance(error, form)), "stage")
+            return {"failed": {"kind": kind, "message": str(error)}}
+
+    return handle

@@ -1,0 +1,127 @@
+"""A stage that runs in a process of its own: the lane's end of it.
+
+An accelerator can only be driven from the main thread of a process, so its stage gets one
+(``dse.pipeline.accelerator``).  In the lane a thread stands in for it: it copies a frame's inputs
+into memory that both processes share, asks through a named pipe, and finds the outputs in the
+stage's own ring, which lies in that memory too.  So order, back-pressure and watching are those of
+any other stage.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dse.errors import DeviceError
+from dse.pipeline.engine import Array
+from dse.pipeline.nodes import StageNode
+from dse.pipeline.plan import StagePlan
+from dse.pipeline.shared import Slots, map_slots
+
+SLOT_BYTES = 4
+"""A request is the number of the slots to use, little endian."""
+
+TAKEN, DONE = b"\x01", b"\x02"
+"""Answers: the inputs are with the accelerator; the outputs are in their slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where a lane and the process of one of its stages meet.
+
+    Parameters
+    ----------
+    ask, told
+        Named pipes for requests and answers.
+    shared
+        File of the shared memory.
+    n_slots
+        How many slots it has, for inputs and for outputs.
+    engine, fallback
+        How the stage runs there, and what of it runs elsewhere, as far as the process is built.
+    """
+
+    ask: Path
+    told: Path
+    shared: Path
+    n_slots: int
+    engine: str = ""
+    fallback: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "ask": str(self.ask),
+            "told": str(self.told),
+            "shared": str(self.shared),
+            "n_slots": self.n_slots,
+            "engine": self.engine,
+            "fallback": self.fallback,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Meeting:
+        """Read the JSON form."""
+        paths = Path(data["ask"]), Path(data["told"]), Path(data["shared"])
+        return cls(*paths, int(data["n_slots"]), str(data["engine"]), str(data["fallback"]))
+
+    def slots(self, stage: StagePlan) -> tuple[Slots, Slots]:
+        """Map the slots of the stage's inputs and of its outputs."""
+        return map_slots(self.shared, stage.inputs, stage.outputs, self.n_slots)
+
+    def pipes(self) -> tuple[int, int]:
+        """Open both pipes, for both directions: then neither end waits for the other to open it."""
+        return os.open(self.ask, os.O_RDWR), os.open(self.told, os.O_RDWR)
+
+
+class ApartEngine:
+    """Stands in for a stage in another process.
+
+    Parameters
+    ----------
+    node
+        The stage; its ring has to be the shared outputs.
+    meeting
+        Where the other process is met.
+    inputs
+        The shared slots of the inputs.
+    """
+
+    holds_inputs = False
+
+    def __init__(self, node: StageNode, meeting: Meeting, inputs: Slots) -> None:
+        self.kind = meeting.engine
+        self.fallback = meeting.fallback
+        self._node = node
+        self._inputs = inputs
+        self._ask, self._told = meeting.pipes()
+
+    def receive(self, inputs: Sequence[Array]) -> None:
+        """Copy a frame into shared memory; return when the accelerator has it."""
+        slot = self._node.done % self._node.n_slots
+        for shared, values in zip(self._inputs[slot], inputs):
+            np.copyto(shared, values)
+        os.write(self._ask, slot.to_bytes(SLOT_BYTES, "little"))
+        self._wait_for(TAKEN)
+
+    def compute(self, outputs: Sequence[Array]) -> None:
+        """Wait until the outputs are in the ring."""
+        self._wait_for(DONE)
+
+    def send(self, outputs: Sequence[Array]) -> None:
+        """Do nothing: the outputs are where they belong."""
+
+    def close(self) -> None:
+        """Let go of the pipes; the other process is the parent's."""
+        os.close(self._ask)
+        os.close(self._told)
+
+    def _wait_for(self, wanted: bytes) -> None:
+        told = os.read(self._told, 1)
+        if told != wanted:
+            raise DeviceError(f"{self._node.plan.name}: its process answered {told!r}, expected {wanted!r}")
