@@ -72,10 +72,12 @@ def copies(problem: Problem, names: tuple[str, ...] | None = None) -> Iterator[C
             times = [evaluate(problem, _one_each(problem, (slot,))).lanes[0].period_ns for slot in able]
             single.append(min(zip(times, able)))
     alone = [(time, slot) for time, slot in single if problem.slots[slot].host_cluster is None]
-    for chosen in (single, *([alone] if 0 < len(alone) < len(single) else [])):
+    before: tuple[int, ...] = ()
+    for chosen in (single, alone):
         found = _one_per_core(problem, chosen, notes)
-        if found is not None:
+        if found is not None and found.slots != before:
             yield found
+            before = found.slots
 
 
 def _one_per_core(problem: Problem, single: list[tuple[int, int]], notes: list[str]) -> Copies | None:
