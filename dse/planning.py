@@ -195,8 +195,9 @@ def _named(planner: Planner, known: NamedPlan) -> PlanResult:
 
 
 def role_of(plan: NamedPlan) -> Role:
-    """Whole models and copies are baselines; what was searched for is a candidate."""
-    return "baseline" if plan.role in (SolverRole.WHOLE, SolverRole.COPIES) else "candidate"
+    """What needs no search is a baseline: whole models, copies, whole networks; the rest a candidate."""
+    searched = (SolverRole.PIPELINE, SolverRole.MIX, SolverRole.PUBLISHED)
+    return "candidate" if plan.role in searched else "baseline"
 
 
 def merge(plans: Sequence[PlanResult], goal: Goal = "throughput") -> tuple[PlanResult, ...]:

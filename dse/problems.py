@@ -258,6 +258,7 @@ def build_problem(
         bandwidth_bytes_per_s=bandwidth,
         overlap=platform.overlap,
         groups=_groups(graph),
+        networks=tuple(network.layers for network in graph.networks if network.layers),
         pins=tuple(
             solver_problem.Pin(pin.layers, tuple(slots.index(slot) for slot in pin.slots if slot in slots))
             for pin in wishes.pins

@@ -8,11 +8,11 @@ next to a cut, and the bound of ``solvers.bounds`` says how much that can be.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
 from solvers.evaluate import evaluate, score_key
+from solvers.joining import join_at, work_of
 from solvers.lanes import LanePool, best_mix
 from solvers.limits import Limits
 from solvers.mapping import Mapping
@@ -28,7 +28,7 @@ N_PER_CUT = 24
 def search_coarsely(blocks: Blocks, limits: Limits, max_lanes: int | None) -> Mapping | None:
     """Return a good mix of lanes along the problem's own order, or None when none was found."""
     problem = blocks.problem
-    weight = _weights(blocks)
+    weight = work_of(blocks)
     best: Mapping | None = None
     cuts: set[int] = set()
     for _ in range(2):
@@ -45,18 +45,9 @@ def search_coarsely(blocks: Blocks, limits: Limits, max_lanes: int | None) -> Ma
     return best
 
 
-def _weights(blocks: Blocks) -> FloatArray:
-    problem = blocks.problem
-    cost = np.zeros((blocks.n_blocks, len(problem.slots)))
-    np.add.at(cost, np.array(blocks.of_layer), np.where(problem.supported, problem.cost_ns, 0))
-    core_time = np.where(blocks.allowed, cost * problem.cores.sum(axis=1), np.inf)
-    least: FloatArray = core_time.min(axis=1)
-    return least
-
-
 def join_evenly(blocks: Blocks, n_even: int) -> Blocks:
     """Join neighbouring blocks to about ``n_even`` blocks of equal work."""
-    return coarsen(blocks, _weights(blocks), set(), n_even)
+    return coarsen(blocks, work_of(blocks), set(), n_even)
 
 
 def coarsen(blocks: Blocks, weight: FloatArray, cuts: set[int], n_even: int = N_EVEN) -> Blocks:
@@ -82,21 +73,4 @@ def coarsen(blocks: Blocks, weight: FloatArray, cuts: set[int], n_even: int = N_
         here = running[cut]
         fine = here + reach * np.arange(-N_PER_CUT, N_PER_CUT + 1) / N_PER_CUT
         bounds |= {cut, *np.searchsorted(running, fine).tolist()}
-    changes = np.flatnonzero((blocks.allowed[1:] != blocks.allowed[:-1]).any(axis=1)) + 1
-    bounds |= set(changes.tolist())
-    bounds |= {edge for block, pin in enumerate(blocks.pin) if pin is not None for edge in (block, block + 1)}
-    edges = sorted(bound for bound in bounds if 0 <= bound <= n)
-    spans = list(pairwise(edges))
-    home = np.empty(n, np.int64)
-    for number, (start, end) in enumerate(spans):
-        home[start:end] = number
-    following: list[set[int]] = [set() for _ in spans]
-    for block, others in enumerate(blocks.successors):
-        following[home[block]].update(home[list(others)].tolist() if others else ())
-    return Blocks(
-        blocks.problem,
-        tuple(tuple(sorted(m for b in range(start, end) for m in blocks.members[b])) for start, end in spans),
-        tuple(blocks.pin[start] for start, _ in spans),
-        np.array([blocks.allowed[start:end].all(axis=0) for start, end in spans]),
-        tuple(tuple(sorted(others - {number})) for number, others in enumerate(following)),
-    )
+    return join_at(blocks, bounds)

@@ -8,7 +8,7 @@ copies, single pipelines and every mix of them are points of this space.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from solvers.interval_dp import IntervalTable, Span, useful_slots
 from solvers.knapsack import Knapsack, LaneType
 from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
+from solvers.network_orders import network_orders, reordered
 from solvers.order_costs import NEVER, Links, OrderCosts, exact_links
 from solvers.problem import IntArray, Problem
 from solvers.topology import Blocks, contract, orders
@@ -29,6 +30,10 @@ WORK_PER_SEARCH = 100_000_000
 WORK_PER_UPDATE = 10_000
 """What starting one vectorised update costs, in element operations."""
 MOST_ORDERS = 64
+FEW_ORDERS = 2
+"""With so few orders wanted, no better ones are looked for."""
+N_REFINED = 6
+"""Orders around the best lane of a workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,27 @@ class LanePool:
             n = self.blocks.n_blocks
             work = n * len(self._slots) * (n * states // 2 + WORK_PER_UPDATE)
             n_orders = max(1, min(MOST_ORDERS, WORK_PER_SEARCH // work))
-        for order in orders(self.blocks, n_orders, limits.seed):
+        for order in self._orders(n_orders, limits):
             if self.n_orders and time.monotonic() > deadline:
                 break
             self._try_order(order, limits)
             self.n_orders += 1
+
+    def _orders(self, n_orders: int, limits: Limits) -> Iterator[tuple[int, ...]]:
+        """Yield the orders to try; for workloads those of ``solvers.network_orders`` besides."""
+        plain = orders(self.blocks, n_orders, limits.seed)
+        yield next(plain)
+        if len(self.problem.networks) > 1 and n_orders > FEW_ORDERS:
+            yield from network_orders(self.blocks, limits)
+            full = self.problem.cluster_sizes
+            for attempt in range(N_REFINED):
+                # The best single lane, as far as it is known by now.
+                values = [(int(self._guess_ns[use]), use) for use in _frontier(self._guess_ns)]
+                best = min(values, default=(0, full))[1]
+                costs, table = self._tables[int(self._owner[best])]
+                lane = self._build(costs, table.lane(best, int(self._guess_ns[best])), best)
+                yield from reordered(self.blocks, lane.stages, 1, limits.seed + attempt)
+        yield from plain
 
     def _try_order(self, order: tuple[int, ...], limits: Limits) -> None:
         exact = exact_links(self.blocks, order)

@@ -16,6 +16,7 @@ from solvers.mapping import Family, Mapping, Solution, Status
 from solvers.order_costs import exact_links
 from solvers.problem import Goal, Problem
 from solvers.topology import Blocks, contract
+from solvers.whole_networks import or_whole_networks
 
 MANY_BLOCKS, MUCH_WORK = 600, 150_000_000
 """With more blocks *and* more work, neighbours are joined first (``solvers.coarse``), without proof."""
@@ -74,7 +75,7 @@ def _solve(
 ) -> Solution:
     blocks = contract(problem)
     if problem.objective.goal is not Goal.THROUGHPUT:
-        return solve_constrained(name, blocks, limits, max_lanes)
+        return or_whole_networks(problem, solve_constrained(name, blocks, limits, max_lanes))
     if blocks.n_blocks > MANY_BLOCKS and _work(blocks) > MUCH_WORK:
         return _solve_coarsely(name, blocks, limits, max_lanes)
     pool = LanePool(blocks, limits, n_orders=4)
@@ -95,12 +96,12 @@ def _solve(
     evaluation = evaluate(problem, mapping)
     limits.found(mapping, evaluation)
     if not evaluation.feasible:  # a limit on memory, latency, power or throughput binds
-        return solve_constrained(name, blocks, limits, max_lanes)
+        return or_whole_networks(problem, solve_constrained(name, blocks, limits, max_lanes))
     exact = exact_links(blocks, tuple(range(blocks.n_blocks))) is not None
     rate = float(evaluation.frames_per_ns)
     proved = exact or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)
     status = Status.OPTIMAL if proved else Status.FEASIBLE
-    return Solution(name, status, family, mapping, evaluation, None)
+    return or_whole_networks(problem, Solution(name, status, family, mapping, evaluation, None))
 
 
 def _work(blocks: Blocks) -> int:
@@ -117,7 +118,9 @@ def _solve_coarsely(name: str, blocks: Blocks, limits: Limits, max_lanes: int | 
         broken = "" if evaluation is None else f"; the fastest breaks {evaluation.violations[0].constraint}"
         reason = f"no mapping found among coarse cuts of {blocks.n_blocks} blocks{broken}"
         return Solution(name, Status.UNKNOWN, Family.ORDER, None, None, None, reason)
-    return Solution(name, Status.FEASIBLE, Family.ORDER, mapping, evaluation, None)
+    return or_whole_networks(
+        problem, Solution(name, Status.FEASIBLE, Family.ORDER, mapping, evaluation, None)
+    )
 
 
 def _tell(limits: Limits, mapping: Mapping | None) -> None:

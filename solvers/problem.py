@@ -149,6 +149,9 @@ class Problem:
         Sets of layers that must share a stage.
     colocated
         Sets of layers that must share a unit, though not a stage.
+    networks
+        The layers of each network of a workload, each after those that feed it; empty for a plain model.
+        Tells searches what to try; no mapping has to keep a network together.
     pins
         Wishes of the user.
     stage_times
@@ -188,6 +191,7 @@ class Problem:
     overlap: bool = False
     groups: tuple[tuple[int, ...], ...] = ()
     colocated: tuple[tuple[int, ...], ...] = ()
+    networks: tuple[tuple[int, ...], ...] = ()
     pins: tuple[Pin, ...] = ()
     stage_times: tuple[StageTime, ...] = ()
     stateful: bool = False
@@ -270,6 +274,8 @@ class Problem:
             for layer in members:
                 if not 0 <= layer < n_layers:
                     raise ProblemError(f"a {what} names layer {layer} of {n_layers}")
+        if self.networks and sorted(n for layers in self.networks for n in layers) != list(range(n_layers)):
+            raise ProblemError(f"the networks must hold each of the {n_layers} layers once")
         for pin in self.pins:
             if not pin.slots or not pin.layers:
                 raise ProblemError(f"a pin has layers {pin.layers} and slots {pin.slots}: both need entries")
