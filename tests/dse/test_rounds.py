@@ -119,3 +119,25 @@ def test_it_goes_on_while_something_better_turns_up(experiment, searching):
     outcome = rounds.measure_in_rounds(trial, None, PROOF, START)
     assert [entry.best_hz for entry in outcome.rounds] == [100, 120, 130]
     assert trial.batches[2] == ["plan 3.1", "copies", "plan 2.1"]
+
+
+def shared(name: str, *cores: int, predicted: float = 200.0) -> PlanResult:
+    """A lane whose stages run on these cores."""
+    stages = tuple(PlacedStage(f"s{n}", (n,), "cpu", 1, (core,)) for n, core in enumerate(cores))
+    mapping = PlacedMapping((PlacedLane(stages),))
+    return PlanResult(name, "candidate", mapping, Predicted(predicted, 1, 1, None), ())  # type: ignore[arg-type]
+
+
+def test_stages_that_share_cores_are_another_plan():
+    turns, apart, twin = shared("a", 0, 1, 0), shared("b", 0, 1, 2), shared("c", 4, 2, 4)
+    assert turns.mapping.takes_turns
+    assert not apart.mapping.takes_turns
+    assert turns.mapping.signature != apart.mapping.signature
+    assert turns.mapping.signature == twin.mapping.signature
+
+
+def test_a_plan_without_shared_cores_is_measured_too(experiment):
+    turns = [shared(f"plan {n}", *[0, 1] * (n + 1), predicted=300 - n) for n in range(1, 4)]
+    apart = [shared("plan 4", 0, 1, 2, predicted=200), shared("plan 5", 0, 1, predicted=190)]
+    chosen = rounds.worth_measuring([*turns, *apart], experiment)
+    assert [plan.name for plan in chosen] == ["plan 1", "plan 2", "plan 4"]
