@@ -79,7 +79,7 @@ def alternatives(
         best = solution.mapping
     if best is None:
         return ()
-    for mapping in (best, *_mixes(problem, k, limits)):
+    for mapping in (best, *_mixes(problem.under_load, k, limits)):
         evaluation = evaluate(problem, mapping)
         if evaluation.feasible:
             key = score_key(problem, evaluation)

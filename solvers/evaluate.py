@@ -5,7 +5,9 @@ solver's answer is scored here again before anyone sees it.  In one sentence eac
 
 compute
     Sum of the layer costs plus the slot's overhead per invocation, or the measured time of that
-    whole stage where the problem carries one.
+    whole stage where the problem carries one.  Layer costs are those under load (where the problem has
+    them) as soon as the mapping has more than one unit, in whatever lane and cluster: then other
+    cores work while a stage does.
 receive
     For every tensor that enters the stage from another stage: set-up plus bytes over bandwidth
     of (cluster of the producer, cluster of the stage).  Once per receiving stage.  Inputs of the
@@ -109,12 +111,21 @@ def live_out(problem: Problem, layers: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(n for n in made if not inside.issuperset(problem.flows[n].consumers)))
 
 
-def stage_compute_ns(problem: Problem, layers: Sequence[int], slot: int) -> int:
-    """Return compute(s): the measured whole stage where there is one, else costs plus overhead."""
+def stage_compute_ns(problem: Problem, layers: Sequence[int], slot: int, *, loaded: bool = False) -> int:
+    """Return compute(s): the measured whole stage where there is one, else costs plus overhead.
+
+    Parameters
+    ----------
+    loaded
+        Take the costs under load where the problem has them.
+    """
     measured = problem.measured_ns.get((frozenset(layers), slot))
     if measured is not None:
         return measured
-    return int(sum(int(problem.cost_ns[layer, slot]) for layer in layers) + problem.overhead[slot])
+    cost = problem.cost_ns
+    if loaded and problem.loaded_cost_ns is not None:
+        cost = problem.loaded_cost_ns
+    return int(sum(int(cost[layer, slot]) for layer in layers) + problem.overhead[slot])
 
 
 def stage_memory_bytes(problem: Problem, layers: Sequence[int]) -> int:
@@ -164,7 +175,8 @@ def evaluate(problem: Problem, mapping: Mapping) -> Evaluation:
         The mapping has no lane, an empty lane or stage, or names a layer or slot that is not there.
     """
     _check_structure(problem, mapping)
-    lanes = tuple(_evaluate_lane(problem, lane) for lane in mapping.lanes)
+    loaded = len({stage.unit for lane in mapping.lanes for stage in lane.stages}) > 1
+    lanes = tuple(_evaluate_lane(problem, lane, loaded) for lane in mapping.lanes)
     memory = [0] * len(problem.cluster_sizes)
     for lane, scored in zip(mapping.lanes, lanes):
         for stage, numbers in zip(lane.stages, scored.stages):
@@ -194,7 +206,7 @@ def _check_structure(problem: Problem, mapping: Mapping) -> None:
                 raise MappingError(f"{where} names slot {stage.slot} of {len(problem.slots)}")
 
 
-def _evaluate_lane(problem: Problem, lane: Lane) -> LaneEvaluation:
+def _evaluate_lane(problem: Problem, lane: Lane, loaded: bool) -> LaneEvaluation:
     home = home_of(lane)
     stages = []
     by_unit: dict[int, int] = {}
@@ -218,7 +230,7 @@ def _evaluate_lane(problem: Problem, lane: Lane) -> LaneEvaluation:
                 received.add((number, stage.unit))
             cluster = problem.slots[lane.stages[source].slot].cluster
             receive += problem.transfer_ns(cluster, target, flow.n_bytes)
-        compute = stage_compute_ns(problem, stage.layers, stage.slot)
+        compute = stage_compute_ns(problem, stage.layers, stage.slot, loaded=loaded)
         send = sum(
             problem.send_ns(target, problem.flows[n].n_bytes) for n in _sent(problem, lane, home, stage)
         )

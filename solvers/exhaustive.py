@@ -144,9 +144,11 @@ def _lanes_that_matter(
     """Lanes that are feasible but for limits on the whole mapping, without those that never help.
 
     A lane never helps when another one is at least as good in period, latency, stages, cores and
-    memory.  Where power counts, a slower lane may still help, so only equal ones are dropped.
+    memory (alone and under load, where that differs).  Where power counts, a slower lane may still
+    help, so only equal ones are dropped.
     """
     kept: dict[tuple[int, ...], tuple[Lane, tuple[int, ...]]] = {}
+    loaded = problem.under_load
     of_the_mix = {"memory", "total memory", "power", "latency", "throughput"}
     for lane in every_lane(problem, shared_units):
         limits.check()
@@ -154,13 +156,18 @@ def _lanes_that_matter(
         if any(violation.constraint not in of_the_mix for violation in evaluation.violations):
             continue
         scored = evaluation.lanes[0]
+        under_load = evaluation if loaded is problem else evaluate(loaded, Mapping((lane,)))
+        busy = under_load.lanes[0]
         key = (
             scored.period_ns,
             scored.latency_ns,
+            busy.period_ns,
+            busy.latency_ns,
             len(lane.stages),
             *evaluation.cores_used,
             *evaluation.memory_bytes,
             _active_energy(problem, lane, evaluation),
+            _active_energy(problem, lane, under_load),
         )
         kept.setdefault(key, (lane, evaluation.cores_used))
         if len(kept) > MOST_LANES_KEPT:

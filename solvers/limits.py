@@ -173,6 +173,10 @@ class Watch:
         self.mapping: Mapping | None = None
         self.evaluation: Evaluation | None = None
         self.bound_hz: float | None = None
+        self.least_bound_hz = 0.0
+        """No bound below this is taken: it is for some of the mappings only."""
+        self.rescores = False
+        """Whether known evaluations are not to be trusted: they are of a part of the problem."""
 
     @property
     def elapsed_s(self) -> float:
@@ -191,14 +195,16 @@ class Watch:
         return gap is not None and gap <= max(self._limits.gap, NO_GAP)
 
     def found(self, mapping: Mapping, evaluation: Evaluation | None = None) -> None:
-        """Take a mapping if it is better than the incumbent."""
-        evaluation = evaluation or self._evaluate(mapping)
+        """Take a mapping if it is better than the incumbent; ``evaluation`` if it is known already."""
+        if evaluation is None or self.rescores:
+            evaluation = self._evaluate(mapping)
         if self._better(evaluation, self.evaluation):
             self.mapping, self.evaluation = mapping, evaluation
             self._tell()
 
     def bounded(self, bound_hz: float) -> None:
         """Take a bound if it is better than the one so far."""
+        bound_hz = max(bound_hz, self.least_bound_hz)
         if self.bound_hz is None or bound_hz < self.bound_hz:
             self.bound_hz = bound_hz
             self._tell()

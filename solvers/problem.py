@@ -6,7 +6,7 @@ sizes integer bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -132,6 +132,9 @@ class Problem:
         Every tensor that a layer produces and another uses, inputs and outputs of the model.
     constants
         Weights with the layers that use them.
+    loaded_cost_ns
+        int64 array (layers, slots): costs while other cores work too, nowhere below ``cost_ns``.  They
+        hold in every mapping of more than one set of cores (unit); None: load changes nothing.
     overhead_ns
         int64 array (slots,): paid once per invocation of a stage.
     setup_ns, bandwidth_bytes_per_s
@@ -182,6 +185,7 @@ class Problem:
     cluster_sizes: tuple[int, ...]
     flows: tuple[Flow, ...] = ()
     constants: tuple[Constant, ...] = ()
+    loaded_cost_ns: IntArray | None = None
     overhead_ns: IntArray | None = None
     setup_ns: IntArray | None = None
     bandwidth_bytes_per_s: FloatArray | None = None
@@ -217,8 +221,10 @@ class Problem:
             if self.bandwidth_bytes_per_s is None
             else self.bandwidth_bytes_per_s
         )
+        loaded = () if self.loaded_cost_ns is None else (np.array(self.loaded_cost_ns, dtype=np.int64),)
         for name, array in (
             ("cost_ns", cost),
+            *(("loaded_cost_ns", array) for array in loaded),
             ("supported", supported),
             ("overhead_ns", np.array(overhead, dtype=np.int64)),
             ("setup_ns", np.array(setup, dtype=np.int64)),
@@ -235,6 +241,17 @@ class Problem:
             )
         if self.supported.shape != self.cost_ns.shape:
             raise ProblemError(f"supported has shape {self.supported.shape}, cost_ns {self.cost_ns.shape}")
+        loaded = self.loaded_cost_ns
+        if loaded is not None:
+            if loaded.shape != self.cost_ns.shape:
+                raise ProblemError(f"loaded_cost_ns has shape {loaded.shape}, cost_ns {self.cost_ns.shape}")
+            below = np.argwhere(self.supported & (loaded < self.cost_ns))
+            if len(below):
+                layer, place = (int(index) for index in below[0])
+                raise ProblemError(
+                    f"loaded_cost_ns of layer {layer} on slot {place} is {loaded[layer, place]}, "
+                    f"expected at least cost_ns ({self.cost_ns[layer, place]})"
+                )
         n_clusters = len(self.cluster_sizes)
         for number, slot in enumerate(self.slots):
             if not 0 <= slot.cluster < n_clusters:
@@ -334,6 +351,18 @@ class Problem:
         """``bandwidth_bytes_per_s``, never None."""
         assert self.bandwidth_bytes_per_s is not None  # noqa: S101 - set in __post_init__
         return self.bandwidth_bytes_per_s
+
+    @property
+    def under_load(self) -> Problem:
+        """The same problem with the costs under load as the only ones."""
+        if self.loaded_cost_ns is None:
+            return self
+        return replace(self, cost_ns=self.loaded_cost_ns, loaded_cost_ns=None)
+
+    @property
+    def isolated(self) -> Problem:
+        """The same problem without the costs under load."""
+        return self if self.loaded_cost_ns is None else replace(self, loaded_cost_ns=None)
 
     def transfer_ns(self, source: int, target: int, n_bytes: int) -> int:
         """Time to hand ``n_bytes`` from a stage on cluster ``source`` to one on ``target``."""

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from solvers.assignment import solve_assignment
 from solvers.black_box import solve_black_box
-from solvers.bounds import throughput_bound_hz
 from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemError, StoppedError
 from solvers.evaluate import Evaluation, evaluate, score_key
 from solvers.exhaustive import solve_exhaustive
@@ -22,6 +21,7 @@ from solvers.mix import solve_ideal_dp, solve_interval_dp, solve_lanes
 from solvers.portfolio import solve_portfolio
 from solvers.problem import Goal, Problem
 from solvers.topology import contract
+from solvers.under_load import one_unit_bound_hz, rate_bound_hz, solve_under_load
 from solvers.whole_models import without_search
 
 Solver = Callable[[Problem, Limits], Solution]
@@ -40,6 +40,8 @@ SOLVERS: MappingOf[str, Solver] = MappingProxyType(
 """Solvers by name; each docstring says what is searched, whether exactly, at what cost."""
 
 DEFAULT = "portfolio"
+SCORE_BY_EVALUATOR = frozenset({"exhaustive", "black_box"})
+"""Solvers that leave costs to the evaluator; the others know one table of costs at a time."""
 
 
 def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) -> Solution:
@@ -79,10 +81,12 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
     watch = Watch(name, partial(evaluate, problem), partial(_better, problem), limits)
     try:
         blocks = contract(replace(problem, colocated=()))
-        bound = throughput_bound_hz(problem, blocks)
+        watch.least_bound_hz = one_unit_bound_hz(problem, blocks)
+        watch.rescores = problem.loaded_cost_ns is not None
+        bound = rate_bound_hz(problem, blocks)
         watch.bounded(bound)
         refuse_impossible(blocks, bound)
-        solution = SOLVERS[name](problem, replace(limits, watch=watch))
+        solution = _run(name, problem, replace(limits, watch=watch))
         if solution.mapping is not None:
             watch.found(solution.mapping, solution.evaluation)
     except InfeasibleError as error:
@@ -96,6 +100,12 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
         solution = _ended(problem, name, watch, interrupted=True)
     solution = replace(solution, wall_ns=time.monotonic_ns() - start)
     return _checked(problem, solution, watch.bound_hz)
+
+
+def _run(name: str, problem: Problem, limits: Limits) -> Solution:
+    if problem.loaded_cost_ns is None or name in SCORE_BY_EVALUATOR:
+        return SOLVERS[name](problem, limits)
+    return replace(solve_under_load(problem, limits, SOLVERS[name]), solver=name)
 
 
 def _better(problem: Problem, evaluation: Evaluation, incumbent: Evaluation | None) -> bool:

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 
-from solvers.bounds import throughput_bound_hz
 from solvers.errors import CapError, InfeasibleError, ProblemError
 from solvers.evaluate import Evaluation, evaluate
 from solvers.limits import Limits
 from solvers.mapping import Mapping, Solution
-from solvers.problem import Goal, Problem, StageTime
+from solvers.problem import Goal, IntArray, Problem, StageTime
 from solvers.registry import solve
+from solvers.under_load import rate_bound_hz
 
 SAME = 1e-9
 """Relative differences below count as none."""
@@ -344,7 +344,7 @@ class _Asker:
             return None
         if self._merit is None:
             return 0.0
-        return max(0.0, throughput_bound_hz(problem) / (float(self._merit) * 1e9) - 1)
+        return max(0.0, rate_bound_hz(problem) / (float(self._merit) * 1e9) - 1)
 
 
 def _ratio(new: Fraction | None, old: Fraction | None) -> Ratio:
@@ -373,16 +373,22 @@ def cheaper(problem: Problem, layer: int, slots: Sequence[int], share: float) ->
     share
         From 0 to 1.
     """
-    cost = problem.cost_ns.copy()
-    cost[layer, list(slots)] -= (cost[layer, list(slots)] * share).round().astype(cost.dtype)
-    saved = problem.cost_ns[layer] - cost[layer]
+    cost = _less(problem.cost_ns, layer, slots, share)
+    loaded = None if problem.loaded_cost_ns is None else _less(problem.loaded_cost_ns, layer, slots, share)
+    saved = problem.under_load.cost_ns[layer] - (cost if loaded is None else loaded)[layer]
     times = tuple(
         StageTime(stage.layers, stage.slot, max(0, stage.compute_ns - int(saved[stage.slot])))
         if layer in stage.layers
         else stage
         for stage in problem.stage_times
     )
-    return replace(problem, cost_ns=cost, stage_times=times)
+    return replace(problem, cost_ns=cost, loaded_cost_ns=loaded, stage_times=times)
+
+
+def _less(cost: IntArray, layer: int, slots: Sequence[int], share: float) -> IntArray:
+    less = cost.copy()
+    less[layer, list(slots)] -= (cost[layer, list(slots)] * share).round().astype(cost.dtype)
+    return less
 
 
 def _resources(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
 
-from solvers.problem import Constant, Flow, Pin, Problem, Slot, StageTime
+from solvers.problem import Constant, Flow, Goal, Objective, Pin, Problem, Slot, StageTime
 
 FACTOR = float(os.environ.get("SOLVERS_EXAMPLES_FACTOR", "0.35"))
 
@@ -60,6 +61,35 @@ def problems(draw, max_layers=5, *, chain=None, features=True, links="any", memo
         extra["memory_limits_bytes"] = tuple(draw(st.sampled_from([None, 20, 60, 120])) for _ in sizes)
         extra["total_memory_limit_bytes"] = draw(st.sampled_from([None, 60, 120]))
     return Problem(np.array(cost), np.array(supported), tuple(slots), sizes, flows, **extra)
+
+
+@st.composite
+def all_features(draw, max_layers=4, *, chain=None):
+    """Problems with every feature there is, each now and then; every goal."""
+    problem = draw(problems(max_layers, chain=chain, memory=draw(st.integers(0, 3)) == 0))
+    n, slots = problem.n_layers, problem.slots
+    rare = lambda odds=3: draw(st.integers(0, odds)) == 0  # noqa: E731
+    extra = {}
+    if rare():
+        more = [[draw(st.sampled_from([0, 0, 1, 5, 20])) for _ in slots] for _ in range(n)]
+        extra["loaded_cost_ns"] = problem.cost_ns + np.array(more)
+    if rare():
+        layers = st.sets(st.integers(0, n - 1), min_size=1, max_size=2)
+        extra["colocated"] = (tuple(sorted(draw(layers))),)
+    if rare():
+        extra["free_within_unit"] = True
+    goals = [Goal.THROUGHPUT, Goal.THROUGHPUT, Goal.LATENCY]
+    if rare(2):
+        extra["active_power_mw"] = tuple(draw(st.integers(1, 30)) * 10_000 for _ in slots)
+        extra["idle_power_mw"] = draw(st.sampled_from([0, 50_000]))
+        extra["max_power_mw"] = draw(st.sampled_from([None, None, 120_000, 400_000]))
+        goals.append(Goal.ENERGY)
+    extra["objective"] = Objective(
+        draw(st.sampled_from(goals)),
+        draw(st.sampled_from([None, None, 2e7, 1e8, 3e8])),
+        draw(st.sampled_from([None, None, 20, 60])),
+    )
+    return replace(problem, **extra)
 
 
 def _flows(draw, n, chain, free):
