@@ -61,19 +61,20 @@ def find_costs(
     if section.method == "analytic" or (section.method == "auto" and not here):
         return dataclasses.replace(predict(graph, platform), model_hash=file.sha256)
     known = [read_costs(path, file) for path in section.reuse]
-    return profile(
-        file,
-        graph,
-        dataclasses.replace(platform, origin="detected") if here else platform,
-        options_of(experiment),
-        cache_of(experiment),
-        progress,
-        known,
-    )
+    if here:
+        platform = dataclasses.replace(platform, origin="detected")
+    options, cache = options_of(experiment), cache_of(experiment)
+    table = profile(file, graph, platform, options, cache, progress, known)
+    if section.load != "both":
+        return table
+    busy = dataclasses.replace(options, load="loaded", links=False)
+    known = [other.loaded for other in known if other.loaded is not None]
+    loaded = profile(file, graph, platform, busy, cache, progress, known)
+    return dataclasses.replace(table, loaded=loaded)
 
 
 def options_of(experiment: Experiment) -> ProfileOptions:
-    """Return how an experiment wants to be measured."""
+    """Return how an experiment wants to be measured; isolated first where it wants both loads."""
     section, usual = experiment.profile, ProfileOptions()
     known = section.method in get_args(Method)  # a prediction says nothing of how stages are measured
     return ProfileOptions(
@@ -83,7 +84,7 @@ def options_of(experiment: Experiment) -> ProfileOptions:
         max_rounds=max(usual.max_rounds, section.min_samples),
         seed=experiment.seed,
         method=cast(Method, section.method) if known else "auto",
-        load=section.load,
+        load="isolated" if section.load == "both" else section.load,
         refresh=section.refresh,
     )
 

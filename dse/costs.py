@@ -151,6 +151,8 @@ class CostTable:
         Provenance: runtime version, kernel, governor, steal time, method, precision reached.
     stages
         Sets of layers that were measured as one stage: there they replace the sum of layers.
+    loaded
+        The same costs while all other cores work; this table then is of each slot working alone.
     """
 
     model_hash: str
@@ -163,6 +165,7 @@ class CostTable:
     links: tuple[Link, ...] = ()
     conditions: dict[str, Any] = field(default_factory=dict)
     stages: tuple[StageCost, ...] = ()
+    loaded: CostTable | None = None
 
     @property
     def measured(self) -> bool:
@@ -204,6 +207,20 @@ class CostTable:
             for row in self.costs
         )
 
+    @property
+    def loaded_ns(self) -> tuple[tuple[int | None, ...], ...] | None:
+        """``calibrated_ns`` under load, never below the isolated cost; None when that was not measured."""
+        if self.loaded is None:
+            return None
+        pairs = zip(self.calibrated_ns, self.loaded.calibrated_ns, strict=True)
+        return tuple(
+            tuple(
+                None if alone is None else max(alone, alone if busy is None else busy)
+                for alone, busy in zip(row, busy_row, strict=True)
+            )
+            for row, busy_row in pairs
+        )
+
     def with_stages(self, stages: Collection[StageCost]) -> CostTable:
         """Return the table with measured stages; they replace what was known of the same layers and slot."""
         known = {(stage.layers, stage.slot): stage for stage in (*self.stages, *stages)}
@@ -218,6 +235,7 @@ class CostTable:
             costs=tuple(tuple(row[place] for place in keep) for row in self.costs),
             overhead_ns=tuple(self.overhead_ns[place] for place in keep),
             whole=tuple(self.whole[place] for place in keep),
+            loaded=None if self.loaded is None else self.loaded.only(slots),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -264,6 +282,7 @@ class CostTable:
             ],
             **({"stages": [stage.to_json() for stage in self.stages]} if self.stages else {}),
             "conditions": self.conditions,
+            **({"loaded": self.loaded.to_json()} if self.loaded else {}),
         }
 
     @classmethod
@@ -302,6 +321,7 @@ class CostTable:
                 ),
                 conditions=dict(data.get("conditions", {})),
                 stages=tuple(StageCost.from_json(stage) for stage in data.get("stages", ())),
+                loaded=cls.from_json(data["loaded"], f"{where}: loaded") if "loaded" in data else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{where}: damaged cost table ({type(error).__name__}: {error})") from None
@@ -312,6 +332,9 @@ class CostTable:
             raise InputError(f"{where}: damaged cost table ('whole' does not have one entry per slot)")
         if any(not 0 <= layer < len(table.costs) for stage in table.stages for layer in stage.layers):
             raise InputError(f"{where}: damaged cost table (a stage has layers that are not there)")
+        loaded = table.loaded
+        if loaded is not None and (len(loaded.costs), loaded.slots) != (len(table.costs), table.slots):
+            raise InputError(f"{where}: damaged cost table (under load there are other layers or slots)")
         return table
 
 

@@ -69,6 +69,9 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
     corrected = replace(
         problem,
         cost_ns=np.rint(problem.cost_ns * scale).astype(np.int64),
+        loaded_cost_ns=None
+        if problem.loaded_cost_ns is None
+        else np.rint(problem.loaded_cost_ns * scale).astype(np.int64),
         setup_ns=np.rint(problem.setup * into).astype(np.int64),
         bandwidth_bytes_per_s=problem.bandwidth / into,
         stage_times=tuple(time for _, time in times.values()),

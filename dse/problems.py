@@ -240,9 +240,13 @@ def build_problem(
             if value is not None and layer not in wishes.refused.get(slots[place].cluster, ()):
                 cost_ns[layer, place] = value
                 supported[layer, place] = True
+    loaded_ns = None
+    if costs.loaded_ns is not None:
+        loaded_ns = np.array([[row[column] or 0 for column in columns] for row in costs.loaded_ns], np.int64)
     setup, bandwidth = _links(platform, costs)
     return solver_problem.Problem(
         cost_ns=cost_ns,
+        loaded_cost_ns=loaded_ns,
         supported=supported,
         slots=tuple(_solver_slot(platform, cluster_index, slot) for slot in slots),
         cluster_sizes=tuple(cluster.n_cores for cluster in platform.clusters),

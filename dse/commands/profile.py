@@ -54,7 +54,10 @@ def profile() -> None:
     help="Inside the whole model, each layer as a model of its own, or (auto) the second where needed.",
 )
 @click.option(
-    "--load", "condition", type=click.Choice(["isolated", "loaded"]), help="What the other cores do."
+    "--load",
+    "condition",
+    type=click.Choice(["isolated", "loaded", "both"]),
+    help="What the other cores do: nothing, the same model, or both measured in turn.",
 )
 @click.option("--precision", type=float, help="Stop when medians are known to this share, e.g. 0.03.")
 @click.option("--budget-s", type=float, help="Time for measuring the layers, in seconds.")

@@ -411,8 +411,10 @@ class ProfileSection(Section):
     reuse: tuple[PathText, ...] = Field(
         (), description="Saved cost tables that supply what they can; only the rest is measured."
     )
-    load: Literal["isolated", "loaded"] = Field(
-        "isolated", description="loaded: all cores outside of the slot run the model too."
+    load: Literal["isolated", "loaded", "both"] = Field(
+        "isolated",
+        description="loaded: all cores outside of the slot run the model too; both: first the one, then "
+        "the other, and mappings that keep several sets of cores busy pay the costs under load.",
     )
     costs: PathText | None = Field(None, description="A saved cost table; nothing is measured then.")
     precision: Annotated[float, Field(gt=0, lt=1)] = Field(

@@ -93,6 +93,19 @@ def _stages(costs: CostTable) -> list[str]:
     return lines
 
 
+def _load_text(costs: CostTable) -> str:
+    """Say how much more layers cost under load, by cluster: ``1.3 times as much on big``."""
+    sums: dict[str, list[int]] = {}
+    for row, busy_row in zip(costs.calibrated_ns, costs.loaded_ns or (), strict=True):
+        for slot, alone, busy in zip(costs.slots, row, busy_row, strict=True):
+            if alone is not None and busy is not None:
+                total = sums.setdefault(slot.cluster, [0, 0])
+                total[0] += alone
+                total[1] += busy
+    told = [f"{busy / alone:.2f} times on {name}" for name, (alone, busy) in sums.items() if alone]
+    return ", ".join(told)
+
+
 def trust_lines(costs: CostTable) -> list[str]:
     """Return how the numbers came about and how far to trust them; at most 80 columns."""
     conditions = costs.conditions
@@ -105,6 +118,8 @@ def trust_lines(costs: CostTable) -> list[str]:
     total = sum(sources.values())
     told = [f"{names.get(source, source)} {n / total:.0%}" for source, n in sorted(sources.items())]
     lines = [f"layers timed or predicted: {', '.join(told)}"] if told else []
+    if costs.loaded_ns is not None:
+        lines.append(f"under load (all other cores busy) layers cost {_load_text(costs)}")
     precision = conditions.get("precision")
     if precision:
         lines.append(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from dse.config import Pin
@@ -285,3 +288,39 @@ def test_a_table_with_fewer_slots_gives_the_answer_of_the_smaller_board():
     assert fewer.evaluation and smaller.evaluation
     assert fewer.evaluation.throughput_hz == smaller.evaluation.throughput_hz
     assert costs.calibrated_ns == table(graph, small, whole=True).calibrated_ns
+
+
+def under_load(graph, factor):
+    """A table with costs under load, ``factor`` times the isolated ones (layer 0 refuses, layer 1 is faster)."""
+    alone = table(graph)
+    rows = []
+    for layer, row in enumerate(alone.costs):
+        times = [factor, None, 0.5][(layer + 1) % 3 if layer < 2 else 0]
+        rows.append(tuple(Cost(None if times is None else round(cost.median_ns * times)) for cost in row))
+    return replace(alone, loaded=replace(alone, costs=tuple(rows)))
+
+
+def test_costs_under_load_reach_the_problem():
+    graph = chain(4)
+    costs = CostTable.from_json(under_load(graph, 2).to_json(), "x")
+    assert costs == under_load(graph, 2)
+    problem = build_problem(graph, BOARD, costs)
+    assert (problem.cost_ns == build_problem(graph, BOARD, table(graph)).cost_ns).all()
+    expected = problem.cost_ns * np.array([[1], [1], [2], [2]])  # never below the isolated cost
+    assert (problem.loaded_cost_ns == expected).all()
+    whole = Mapping((Lane((Stage((0, 1, 2, 3), 0, 0),)),))
+    two = Mapping((*whole.lanes, Lane((Stage((0, 1, 2, 3), 4, 1),))))
+    assert evaluate(problem, whole).lanes[0].period_ns == problem.cost_ns[:, 0].sum() + 10  # the invocation
+    assert evaluate(problem, two).lanes[0].period_ns == expected[:, 0].sum() + 10
+    fewer = costs.only(costs.slots[:2])
+    assert fewer.loaded.slots == costs.slots[:2]
+
+
+def test_a_table_under_load_for_something_else_is_refused():
+    costs = under_load(chain(3), 2).to_json()
+    costs["loaded"]["layers"].pop()
+    with pytest.raises(InputError, match="under load"):
+        CostTable.from_json(costs, "x")
+    costs["loaded"]["format"] = "x"
+    with pytest.raises(InputError, match="x: loaded"):
+        CostTable.from_json(costs, "x")

