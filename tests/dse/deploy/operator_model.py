@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "flatbuffer"))
-
 from small_models import Draft
 
 SAME, VALID = 0, 1
