@@ -13,6 +13,7 @@ from dse.commands.search import search
 from dse.commands.split import split
 from dse.commands.sweep import sweep
 from dse.commands.validate import validate
+from dse.commands.verify import verify
 from dse.commands.zoo import zoo
 
 COMMANDS = (
@@ -26,6 +27,7 @@ COMMANDS = (
     extract,
     validate,
     export,
+    verify,
     platform,
     doctor,
     schema,

@@ -26,6 +26,7 @@ COMMANDS = [
     "extract",
     "validate",
     "export",
+    "verify",
     "platform",
     "doctor",
     "schema",

@@ -80,7 +80,6 @@ def show(cores: Iterable[int]) -> str:
     return ", ".join(str(core) for core in sorted(cores))
 
 
-
 class Port:
     """A tensor at the edge of a stage: equal keys are the same tensor."""
 
@@ -358,7 +357,6 @@ def build(stage: Stage, engine: str) -> Compiled | Interpreted:
         return Interpreted(stage)
 
 
-
 def make_slots(ports: Iterable[Port], n: int) -> dict[int, list[Array]]:
     """Return ``n`` arrays per tensor, in memory that processes forked later share."""
     return {
@@ -605,7 +603,6 @@ class Work:
         os.write(self.lane.told[1], json.dumps(what).encode() + b"\n")
 
 
-
 @contextmanager
 def running(plan: Plan, options: argparse.Namespace) -> Iterator[tuple[list[Lane], Callable[[], None]]]:
     """Start the lanes; gives them and a function that stops lanes which make their own frames."""
@@ -827,7 +824,6 @@ def make_sink(plan: Plan, text: str | None) -> Sink:
     if ":" in text and "/" not in text:
         return partial(find_callable(text))
     return FileSink(Path(text), plan.outputs)
-
 
 
 def stream(plan: Plan, options: argparse.Namespace, stopping: Callable[[], bool]) -> None:

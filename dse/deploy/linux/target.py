@@ -25,7 +25,7 @@ class Linux(Target):
         """Write the runners and an example of a service."""
         folder, name = deployment.folder, deployment.order.name
         write_text(folder / "run.py", (_HERE / "run.py").read_text(encoding="utf-8"))
-        write_sources(folder)
+        write_sources(folder / "native")
         write_text(folder / f"{name}.service", _SERVICE.format(name=name))
         return Manual(_USAGE.format(name=name), ("run.py",))
 
@@ -91,7 +91,7 @@ build/run --seconds 10
 build/run --frames clip.npy --output results
 ```
 
-`build/libpipeline.so` holds the stage loop alone, for other programs: `native/pipeline.h` tells how to use it.
-Models with fused state (LSTM with variable tensors) are refused by the C API: `run.py` runs those stages in
-the interpreter.
+`build/libpipeline.so` is the same pipeline as a library, for other programs: `native/pipeline.h` tells how to
+use it. Models with fused state (LSTM with variable tensors) are refused by the C API: `run.py` runs those
+stages in the interpreter.
 """

@@ -192,11 +192,12 @@ out:
   return result;
 }
 
-lrt_model *lrt_compile(lrt_runtime *runtime, const char *path, int threads, const lrt_port *inputs, int n_inputs,
-                       const lrt_port *outputs, int n_outputs, char *error, size_t error_size) {
+lrt_model *lrt_compile(lrt_runtime *runtime, const char *path, int threads, const char *kernels,
+                       const lrt_port *inputs, int n_inputs, const lrt_port *outputs, int n_outputs, char *error,
+                       size_t error_size) {
   lrt_model *model = calloc(1, sizeof *model);
   handle options = NULL, opaque = NULL, signature = NULL;
-  char text[64];
+  char text[128];
   size_t n_signatures = 0;
   int status;
   if (!model) goto memory;
@@ -223,7 +224,8 @@ lrt_model *lrt_compile(lrt_runtime *runtime, const char *path, int threads, cons
   }
   status = runtime->CreateOptions(&options);
   if (!status) status = runtime->SetOptionsHardwareAccelerators(options, 1); /* the CPU */
-  snprintf(text, sizeof text, "num_threads = %d\n", threads);
+  if (strcmp(kernels, "default") == 0) kernels = "xnnpack";
+  snprintf(text, sizeof text, "num_threads = %d\nkernel_mode = \"%s\"\n", threads, kernels);
   char *copy = strdup(text); /* the runtime frees it */
   if (!copy) goto memory;
   if (!status) status = runtime->CreateOpaqueOptions("xnnpack", copy, free, &opaque);

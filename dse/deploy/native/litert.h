@@ -31,11 +31,12 @@ typedef struct {
 lrt_runtime *lrt_load(const char *library, char *error, size_t error_size);
 void lrt_unload(lrt_runtime *runtime);
 
-/* Compile a model; the runtime's threads inherit the affinity mask of the calling thread.
+/* Compile a model with some kernels (default, builtin or reference); the runtime's threads inherit the affinity mask of the calling thread.
  * Inputs and outputs are found by name (by position where names repeat or are unknown) and have to
  * be of the wanted type and shape. */
-lrt_model *lrt_compile(lrt_runtime *runtime, const char *path, int threads, const lrt_port *inputs, int n_inputs,
-                       const lrt_port *outputs, int n_outputs, char *error, size_t error_size);
+lrt_model *lrt_compile(lrt_runtime *runtime, const char *path, int threads, const char *kernels,
+                       const lrt_port *inputs, int n_inputs, const lrt_port *outputs, int n_outputs, char *error,
+                       size_t error_size);
 void lrt_destroy(lrt_model *model);
 
 /* Wrap aligned memory of at least n_bytes, rounded up to LRT_ALIGNMENT, for an input or output. */

@@ -1,12 +1,8 @@
 /* One lane of a pipeline: pinned threads, one per set of cores, that hand frames over without locks.
  *
- * Frames are numbered and every stage works on them in order, so a hand-over needs no queue of its
- * own: a stage counts the frames it has done, and frame f lives in slot f modulo the ring's length.
- * A stage may start frame f when every stage that feeds it has done f and every user has done frame
- * f - length.  Each counter is written by one thread and read by others (single producer, single
- * consumer); no frame can be lost, doubled or reordered, nothing is allocated or copied per frame, and
- * a full ring holds its producer back.  A thread with nothing to do spins for a while, then sleeps in
- * the kernel (futex) until a neighbour wakes it; nobody makes a system call for a thread that is awake.
+ * stage_loop.h tells how the threads work together.  This file builds a lane of a bundle's plan for
+ * them: compiles its stages where they will run, lays out the rings of slots, joins stages that feed
+ * each other, and lets frames in and out.  Nothing is allocated or copied from stage to stage.
  *
  * The library can be used from other programs (and through ctypes):
  *
@@ -77,7 +73,7 @@ int pl_reset(pl_lane *lane);
 /* Keep frames (copies of the first pl_n_slots) that pl_run repeats; returns how many are kept. */
 int pl_set_frames(pl_lane *lane, const void *const *values, int n_frames);
 
-/* Run every stage once, on the first frame. */
+/* Run one frame through: allocates, packs weights, starts the runtime's threads. */
 int pl_warm_up(pl_lane *lane);
 
 /* Run at full speed until a limit or pl_stop; returns when all frames that entered have left. */

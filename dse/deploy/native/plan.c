@@ -74,8 +74,11 @@ static int read_stage(char **fields, int n_fields, plan_lane *lane) {
   lane->stages = more;
   plan_stage *stage = &more[lane->n_stages++];
   stage->name = unescape(fields[0]);
+  stage->kernels = unescape(fields[3]);
   stage->file = unescape(fields[4]);
-  if (!stage->name || !stage->file || number(fields[1], 1, 4096, &value)) return -1;
+  if (!stage->name || !stage->kernels || !stage->file || number(fields[1], 1, 4096, &value)) return -1;
+  if (strcmp(stage->kernels, "default") && strcmp(stage->kernels, "builtin") && strcmp(stage->kernels, "reference"))
+    return -1;
   /* A bundle names files inside itself only. */
   if (stage->file[0] == '/' || strstr(stage->file, "..")) return -1;
   stage->threads = (int)value;
@@ -196,6 +199,7 @@ void plan_free(plan *read) {
     for (int number = 0; number < read->lanes[at].n_stages; number++) {
       plan_stage *stage = &read->lanes[at].stages[number];
       free(stage->name);
+      free(stage->kernels);
       free(stage->file);
       free(stage->cores);
       free_ports(&stage->takes);

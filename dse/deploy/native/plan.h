@@ -18,6 +18,7 @@ typedef struct {
 
 typedef struct {
   char *name;
+  char *kernels;
   char *file; /* relative to the bundle */
   int threads;
   int *cores;
