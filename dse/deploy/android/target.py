@@ -59,7 +59,8 @@ or newer). Then push all of it, and check and run there:
 ```sh
 adb push . /data/local/tmp/{name}
 adb push libLiteRt.so /data/local/tmp/{name}/
-adb shell "cd /data/local/tmp/{name}; chmod 755 build/run; build/run --library ./libLiteRt.so --verify; echo rc=$?"
+adb shell "cd /data/local/tmp/{name}; chmod 755 build/run"
+adb shell "cd /data/local/tmp/{name}; build/run --library ./libLiteRt.so --verify; echo rc=$?"
 adb shell "cd /data/local/tmp/{name}; build/run --library ./libLiteRt.so --seconds 10; echo rc=$?"
 ```
 
