@@ -271,15 +271,7 @@ class CostTable:
                 }
                 for w in self.whole
             ],
-            "links": [
-                {
-                    "source": k.source,
-                    "target": k.target,
-                    "setup_ns": k.setup_ns,
-                    "bandwidth_bytes_per_s": k.bandwidth_bytes_per_s,
-                }
-                for k in self.links
-            ],
+            "links": [link_json(link) for link in self.links],
             **({"stages": [stage.to_json() for stage in self.stages]} if self.stages else {}),
             "conditions": self.conditions,
             **({"loaded": self.loaded.to_json()} if self.loaded else {}),
@@ -315,10 +307,7 @@ class CostTable:
                     )
                     for w in data["whole"]
                 ),
-                links=tuple(
-                    Link(str(k["source"]), str(k["target"]), int(k["setup_ns"]), k["bandwidth_bytes_per_s"])
-                    for k in data["links"]
-                ),
+                links=tuple(link_from_json(link) for link in data["links"]),
                 conditions=dict(data.get("conditions", {})),
                 stages=tuple(StageCost.from_json(stage) for stage in data.get("stages", ())),
                 loaded=cls.from_json(data["loaded"], f"{where}: loaded") if "loaded" in data else None,
@@ -353,6 +342,24 @@ def read_cost_table(path: Path) -> CostTable:
     except ValueError as error:
         raise InputError(f"cost table {path}: expected a cost table (JSON): {error}") from None
     return CostTable.from_json(data, f"cost table {path}")
+
+
+def link_json(link: Link) -> dict[str, Any]:
+    """Return a link as plain data."""
+    return {
+        "source": link.source,
+        "target": link.target,
+        "setup_ns": link.setup_ns,
+        "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+        **({"sender_pays": True} if link.sender_pays else {}),
+    }
+
+
+def link_from_json(data: dict[str, Any]) -> Link:
+    """Read what ``link_json`` wrote; faults raise ``KeyError``, ``TypeError`` or ``ValueError``."""
+    ends = str(data["source"]), str(data["target"])
+    sender_pays = bool(data.get("sender_pays", False))
+    return Link(*ends, int(data["setup_ns"]), data["bandwidth_bytes_per_s"], sender_pays)
 
 
 def slot_json(slot: Slot) -> dict[str, Any]:

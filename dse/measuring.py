@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dse.config import Experiment
+from dse.errors import DeviceError, MismatchError
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
 from dse.inputs import Frame
@@ -14,7 +15,15 @@ from dse.pipeline.plan import PipelinePlan
 from dse.progress import Progress
 from dse.results import Measured, PlanResult
 from dse.staging import Stager
-from dse.validation import OutputCheck, check_outputs, diagnose, moving_frames
+from dse.validation import (
+    OutputCheck,
+    check_outputs,
+    diagnose,
+    kernels_of,
+    moving_frames,
+    needs_check,
+    way_of_running,
+)
 
 N_FRAMES = 4
 _UNMOVED = "No input was found that moves the model's outputs: the check of outputs says little."
@@ -61,6 +70,7 @@ class Trial:
     warnings: tuple[str, ...] = ()
     _frames: tuple[Frame, ...] = ()
     _checked: dict[object, OutputCheck] = field(default_factory=dict)
+    _refused: dict[object, str] = field(default_factory=dict)
 
     def measure(self, plans: Sequence[PlanResult], number: int = 1) -> tuple[PlanResult, ...]:
         """Measure plans side by side; returns them with their figures, in the same order.
@@ -70,6 +80,9 @@ class Trial:
         number
             Of the round.
 
+        A plan with other kernels than the usual, or with an accelerator, that can not be run or gives
+        other outputs comes back without figures, and with that as a violation.
+
         Raises
         ------
         MismatchError
@@ -77,14 +90,14 @@ class Trial:
         DeviceError
             A plan could not be run; names the plan, lane and stage.
         """
-        pipelines = [self.stager.pipeline(plan) for plan in plans]
+        pipelines = {plan.name: self.stager.pipeline(plan) for plan in plans}
         if not self._frames:
             self._frames, moved = moving_frames(
-                self.file.path, self.graph, pipelines[0], N_FRAMES, self.experiment.seed
+                self.file.path, self.graph, pipelines[plans[0].name], N_FRAMES, self.experiment.seed
             )
             if not moved:
                 self.warnings = (*self.warnings, _UNMOVED)
-        self._check(pipelines)
+        refused = self._check(list(pipelines.values()))
         settings = self.experiment.measure
         options = MeasureOptions(
             repeats=settings.repeats,
@@ -93,10 +106,14 @@ class Trial:
             extra_repeats=1,
             queue_depth=self.experiment.search.queue_depth,
         )
-        found = measure_plans(pipelines, self._frames, options, self.progress, self.measurements.keep)
+        sound = [pipeline for name, pipeline in pipelines.items() if name not in refused]
+        found = measure_plans(sound, self._frames, options, self.progress, self.measurements.keep)
+        figures = {measurement.plan: measurement for measurement in found}
         return tuple(
-            replace(attach(plan, measurement, self.graph), round=number)
-            for plan, measurement in zip(plans, found, strict=True)
+            replace(attach(plan, figures[plan.name], self.graph), round=number)
+            if plan.name in figures
+            else refuse(plan, refused[plan.name])
+            for plan in plans
         )
 
     def measurement(self, plan: PlanResult) -> PlanMeasurement:
@@ -111,20 +128,41 @@ class Trial:
         worst = min(self._checked.values(), key=lambda check: (check.bit_equal, str(check)))
         return f"{len(self._checked)} way{'s' if len(self._checked) > 1 else ''} of cutting checked: {worst}"
 
-    def _check(self, pipelines: Sequence[PipelinePlan]) -> None:
-        """Check every way of cutting that was not checked before."""
+    def _check(self, pipelines: Sequence[PipelinePlan]) -> dict[str, str]:
+        """Check every way of running that was not checked before; return who is refused, and why."""
         new: dict[object, PipelinePlan] = {}
         for pipeline in pipelines:
             for lane in pipeline.lanes:
-                key = tuple((stage.model_path, stage.threads) for stage in lane.stages)
-                if len(lane.stages) > 1 and key not in self._checked:
-                    new.setdefault(key, replace(pipeline, lanes=(lane,)))
-        if not new:
-            return
-        with self.progress.task("checking outputs", len(new)) as task:
-            for way, pipeline in new.items():
-                self._checked[way] = check_outputs(self.file.path, pipeline, self._frames)
-                task.advance(1, pipeline.name)
+                way = way_of_running(lane)
+                if needs_check(lane) and way not in self._checked and way not in self._refused:
+                    new.setdefault(way, replace(pipeline, lanes=(lane,)))
+        if new:
+            with self.progress.task("checking outputs", len(new)) as task:
+                for way, pipeline in new.items():
+                    self._check_one(way, pipeline)
+                    task.advance(1, pipeline.name)
+        return {
+            pipeline.name: self._refused[way]
+            for pipeline in pipelines
+            for lane in pipeline.lanes
+            if (way := way_of_running(lane)) in self._refused
+        }
+
+    def _check_one(self, way: object, pipeline: PipelinePlan) -> None:
+        try:
+            self._checked[way] = check_outputs(self.file.path, pipeline, self._frames)
+        except (MismatchError, DeviceError) as error:
+            if kernels_of(pipeline.lanes[0]) == {"default"}:
+                raise
+            # Other kernels and accelerators are a wish, not a must: the other plans go on.
+            self._refused[way] = str(error).splitlines()[0]
+            self.warnings = (*self.warnings, f"A way to run is left out: {self._refused[way]}")
+
+
+def refuse(plan: PlanResult, reason: str) -> PlanResult:
+    """Return a plan that was not measured because it can not be run as it should."""
+    violations = (*plan.predicted.violations, f"outputs: {reason}")
+    return replace(plan, predicted=replace(plan.predicted, violations=violations))
 
 
 def attach(plan: PlanResult, measurement: PlanMeasurement, graph: LayerGraph) -> PlanResult:

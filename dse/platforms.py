@@ -129,13 +129,16 @@ class Cluster:
 class Link:
     """Cost of handing a tensor from a stage on one cluster to a stage on another (or the same).
 
-    ``bandwidth_bytes_per_s`` of None means that only ``setup_ns`` is paid.
+    ``bandwidth_bytes_per_s`` of None means that only ``setup_ns`` is paid.  With ``sender_pays`` it is
+    the time of the stage that hands out, once per tensor whoever uses it (an accelerator's outputs are
+    copied out of it); else that of each stage that receives.
     """
 
     source: str
     target: str
     setup_ns: int
     bandwidth_bytes_per_s: int | None
+    sender_pays: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,6 +244,7 @@ def build_problem(
     if costs.loaded_ns is not None:
         loaded_ns = np.array([[row[column] or 0 for column in columns] for row in costs.loaded_ns], np.int64)
     setup, bandwidth = _links(platform, costs)
+    sending = _sending(platform, costs)
     return solver_problem.Problem(
         cost_ns=cost_ns,
         loaded_cost_ns=loaded_ns,
@@ -260,6 +261,8 @@ def build_problem(
         ),
         setup_ns=setup,
         bandwidth_bytes_per_s=bandwidth,
+        send_setup_ns=None if sending is None else sending[0],
+        send_bandwidth_bytes_per_s=None if sending is None else sending[1],
         overlap=platform.overlap,
         groups=_groups(graph),
         networks=tuple(network.layers for network in graph.networks if network.layers),
@@ -353,11 +356,27 @@ def _links(platform: Platform, costs: CostTable) -> tuple[solver_problem.IntArra
     setup = np.zeros((len(place), len(place)), np.int64)
     bandwidth = np.full(setup.shape, np.inf)
     for link in (*costs.links, *platform.links):
-        if link.source in place and link.target in place:
+        if link.source in place and link.target in place and not link.sender_pays:
             pair = place[link.source], place[link.target]
             setup[pair] = link.setup_ns
             bandwidth[pair] = np.inf if link.bandwidth_bytes_per_s is None else link.bandwidth_bytes_per_s
     return setup, bandwidth
+
+
+def _sending(platform: Platform, costs: CostTable) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
+    """What stages pay to hand out, by cluster; None where nobody pays.
+
+    A cluster that pays differently by target pays the dearest.
+    """
+    links = [link for link in (*costs.links, *platform.links) if link.sender_pays]
+    if not links:
+        return None
+    own = [[link for link in links if link.source == cluster.name] for cluster in platform.clusters]
+    rates = [[float(link.bandwidth_bytes_per_s or np.inf) for link in some] for some in own]
+    return (
+        tuple(max((link.setup_ns for link in some), default=0) for some in own),
+        tuple(min(some, default=np.inf) for some in rates),
+    )
 
 
 def _active_power(platform: Platform, slots: Sequence[Slot]) -> tuple[int, ...] | None:

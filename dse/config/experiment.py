@@ -215,7 +215,8 @@ def platform_data(platform: Platform) -> dict[str, Any]:
             data["threads"] = list(data["threads"])
         clusters.append({"name": data.pop("name"), "cores": data.pop("cores"), **data})
     links = [
-        {key: value for key, value in asdict(link).items() if value is not None} for link in platform.links
+        {key: value for key, value in asdict(link).items() if value not in (None, False)}
+        for link in platform.links
     ]
     return {
         "name": platform.name,
@@ -252,7 +253,7 @@ def to_platform(section: PlatformSection) -> Platform:
             for cluster in section.clusters
         ),
         links=tuple(
-            Link(link.source, link.target, link.setup_ns, link.bandwidth_bytes_per_s)
+            Link(link.source, link.target, link.setup_ns, link.bandwidth_bytes_per_s, link.sender_pays)
             for link in section.links
         ),
         overlap=section.overlap,

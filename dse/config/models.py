@@ -262,6 +262,7 @@ class LinkSection(Section):
     target: str
     setup_ns: Annotated[Whole, Field(ge=0, description="Paid per tensor.")]
     bandwidth_bytes_per_s: Annotated[Whole, Field(ge=1)] | None = None
+    sender_pays: bool = Field(False, description="Whether it is the time of the stage that hands out.")
 
 
 class PlatformSection(Section):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dse.costs import link_from_json, link_json
 from dse.devices.child import Child
 from dse.files import write_bytes
 from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan
@@ -54,10 +55,7 @@ class LinkFit:
     def to_json(self) -> dict[str, Any]:
         """Return the fit for the journal and for the conditions of a cost table."""
         return {
-            "source": self.link.source,
-            "target": self.link.target,
-            "setup_ns": self.link.setup_ns,
-            "bandwidth_bytes_per_s": self.link.bandwidth_bytes_per_s,
+            **link_json(self.link),
             "wake_ns": self.wake_ns,
             "points": [list(point) for point in self.points],
             "take_ns": list(self.take_ns),
@@ -169,7 +167,7 @@ def fit_link(
 
 def links_from_json(data: Any) -> tuple[Link, ...]:
     """Return the links of fits that ``LinkFit.to_json`` wrote."""
-    return tuple(Link(k["source"], k["target"], k["setup_ns"], k["bandwidth_bytes_per_s"]) for k in data)
+    return tuple(link_from_json(entry) for entry in data)
 
 
 def _ends(source: Cluster, target: Cluster) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from dse import conditions
 from dse.costs import Cost, CostTable, WholeCost
 from dse.errors import DeviceError, PlatformError
 from dse.graph import Layer, LayerGraph
-from dse.platforms import Platform, Slot
+from dse.platforms import Link, Platform, Slot
+from dse.profiling.accelerator_links import measure_accelerator_links
 from dse.profiling.assembly import layer_cost, precision_reached, resolutions, unresolved_layers
 from dse.profiling.background import Background
 from dse.profiling.cache import CacheKey, Journal, ProfileCache
@@ -37,6 +38,7 @@ from dse.profiling.slot_worker import SlotWorker
 from dse.profiling.stats import median
 from dse.profiling.tiny import tiny_model
 from dse.progress import Progress, SilentProgress
+from dse.units import NS_PER_S
 
 if TYPE_CHECKING:
     from dse.flatbuffer.reader import ModelFile
@@ -184,6 +186,7 @@ def _measure(study: _Study, journal: Journal) -> None:
         folder = Path(name)
         if study.measures_links and "links" not in journal.extra:
             fits = measure_links(study.platform, folder, study.options.timeout_s)
+            fits += measure_accelerator_links(study.platform, folder)
             journal.note("links", [fit.to_json() for fit in fits])
         if study.slots:
             _run_campaign(study, journal, folder)
@@ -358,12 +361,13 @@ def _table(study: _Study, journal: Journal) -> CostTable:
     empty = [journal.record(str(slot), OVERHEAD).samples_ns for slot in slots]
     overheads = tuple(median(samples) if samples else 0 for samples in empty)
     found = _resolutions(study, journal)
+    measured_links = journal.extra.get("links") if study.measures_links else None
+    links = study.platform.links or study.known.links(study.platform) or links_from_json(measured_links or ())
     columns = [
-        _column(study, journal, slot, found[slot], overhead)
+        _column(study, journal, slot, found[slot], overhead, links)
         for slot, overhead in zip(slots, overheads, strict=True)
     ]
     costs = tuple(tuple(column[n] for column in columns) for n in range(len(study.graph.layers)))
-    measured_links = journal.extra.get("links") if study.measures_links else None
     return CostTable(
         model_hash=study.file.sha256,
         model_name=study.graph.name,
@@ -372,9 +376,7 @@ def _table(study: _Study, journal: Journal) -> CostTable:
         costs=costs,
         overhead_ns=overheads,
         whole=tuple(_whole(journal, slot) for slot in slots),
-        links=study.platform.links
-        or study.known.links(study.platform)
-        or links_from_json(measured_links or ()),
+        links=links,
         conditions={
             "method": study.options.method,
             "load": study.options.load,
@@ -406,7 +408,12 @@ def _table(study: _Study, journal: Journal) -> CostTable:
 
 
 def _column(
-    study: _Study, journal: Journal, slot: Slot, resolution: Resolution, overhead_ns: int
+    study: _Study,
+    journal: Journal,
+    slot: Slot,
+    resolution: Resolution,
+    overhead_ns: int,
+    links: Sequence[Link],
 ) -> list[Cost]:
     column = [
         layer_cost(study.graph, layer, slot, journal, resolution, overhead_ns) for layer in study.graph.layers
@@ -416,7 +423,19 @@ def _column(
         for row in _regions(study, journal, slot)
         if (record := journal.record(str(slot), span_name(row))).visits and not record.refused
     }
-    return scaled(column, times, overhead_ns, {})
+    # What a region's outputs cost on the way back is paid apart from computing: see the links.
+    back = [link for link in links if link.source == slot.cluster and link.sender_pays]
+    handing = {row: _handing_out_ns(study.graph, row, back[0]) if back else 0 for row in times}
+    return scaled(column, times, overhead_ns, handing)
+
+
+def _handing_out_ns(graph: LayerGraph, row: Region, link: Link) -> int:
+    """Return what it costs to hand the tensors of a row to the layers after it."""
+    made = {tensor for layer in row for tensor in graph.layers[layer].outputs}
+    leaving = [t for t in made if not set(row).issuperset(graph.consumers.get(t, ()))]
+    rate = link.bandwidth_bytes_per_s
+    n_bytes = sum(graph.tensors[tensor].n_bytes for tensor in leaving)
+    return link.setup_ns * len(leaving) + (0 if rate is None else round(n_bytes * NS_PER_S / rate))
 
 
 def _whole(journal: Journal, slot: Slot) -> WholeCost | None:

@@ -55,9 +55,9 @@ class Known:
         return tuple(layer for layer in range(n_layers) if self.cost(layer, slot) is None)
 
     def links(self, platform: Platform) -> tuple[Link, ...]:
-        """Return the links when all between the CPU clusters of a platform are known, else none."""
+        """Return the links when all between the clusters of a platform are known, else none."""
         found = {(link.source, link.target): link for table in self.tables for link in table.links}
-        names = [cluster.name for cluster in platform.clusters if cluster.kind == "cpu"]
+        names = [cluster.name for cluster in platform.clusters]
         wanted = [(source, target) for source in names for target in names]
         return tuple(found[pair] for pair in wanted) if all(pair in found for pair in wanted) else ()
 

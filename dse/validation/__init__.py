@@ -3,18 +3,25 @@
 from dse.validation.diagnosis import core_utilisation, diagnose
 from dse.validation.outputs import (
     FLOAT_TOLERANCE,
+    OTHER_FLOAT_TOLERANCE,
+    OTHER_STEP_TOLERANCE,
     STEP_TOLERANCE,
     OutputCheck,
     OutputDifference,
     check_outputs,
     compare,
+    kernels_of,
     moving_frames,
+    needs_check,
+    way_of_running,
     whole_outputs,
 )
 from dse.validation.prediction import PredictionError, StageError, measured_stage_times, prediction_error
 
 __all__ = [
     "FLOAT_TOLERANCE",
+    "OTHER_FLOAT_TOLERANCE",
+    "OTHER_STEP_TOLERANCE",
     "STEP_TOLERANCE",
     "OutputCheck",
     "OutputDifference",
@@ -24,8 +31,11 @@ __all__ = [
     "compare",
     "core_utilisation",
     "diagnose",
+    "kernels_of",
     "measured_stage_times",
     "moving_frames",
+    "needs_check",
     "prediction_error",
+    "way_of_running",
     "whole_outputs",
 ]

@@ -3,6 +3,8 @@
 Split and whole model run under the same kernels in the same kind of process, several frames in a
 row, so that state is compared too.  Outputs should be bit-equal; where fusing differs at a cut,
 floating-point values may differ in the last digits, so there is a tolerance and it is reported.
+A lane of several kernel libraries, or with an accelerator, has no whole under the same kernels: it is
+compared with the usual ones, and the tolerance is larger.
 """
 
 from __future__ import annotations
@@ -22,12 +24,19 @@ from dse.inputs import STYLES, Frame, make_frames
 from dse.pipeline.engine import Array
 from dse.pipeline.plan import LanePlan, PipelinePlan, StagePlan
 from dse.pipeline.supervise import Pipeline
+from dse.platforms import KERNELS, Kernels
 
 FLOAT_TOLERANCE = 1e-4
 """Allowed difference of floating-point outputs, as a share of the output's range over all frames."""
 
+OTHER_FLOAT_TOLERANCE = 2e-2
+"""The same where the split runs other kernels than the whole: half-precision arithmetic of a GPU."""
+
 STEP_TOLERANCE = 1
 """Allowed difference of 8- and 16-bit outputs, in quantisation steps; wider integers must be equal."""
+
+OTHER_STEP_TOLERANCE = 32
+"""The same where the split runs other kernels: quantised results of the libraries differ by dozens."""
 
 _MANY = 128
 _MANY_BYTES = 16 << 20
@@ -87,6 +96,8 @@ class OutputCheck:
 
     n_frames: int
     outputs: tuple[OutputDifference, ...]
+    others: tuple[str, ...] = ()
+    """Kernel libraries and accelerators that ran the split, where they differ from the whole's."""
 
     @property
     def bit_equal(self) -> bool:
@@ -108,7 +119,8 @@ class OutputCheck:
             text = f"split equals whole to the last bit on {self.n_frames} frames"
         else:
             worst = max(self.outputs, key=lambda o: o.max_difference / (o.tolerance or 1e-30))
-            text = f"split equals whole within tolerance on {self.n_frames} frames ({worst})"
+            by = f" of other kernels ({', '.join(self.others)})" if self.others else ""
+            text = f"split equals whole within tolerance{by} on {self.n_frames} frames ({worst})"
         if not self.outputs_moved:
             text += "; the frames did not move the outputs, so this says little"
         return text
@@ -141,34 +153,80 @@ def check_outputs(
     InputError, RuntimeRefusedError, ChildDiedError
         A stage can not be run.
     """
-    lanes: dict[tuple[tuple[str, int], ...], LanePlan] = {}
+    lanes: dict[object, LanePlan] = {}
     for lane in plan.lanes:
-        lanes.setdefault(tuple((str(s.model_path), s.threads) for s in lane.stages), lane)
+        lanes.setdefault(way_of_running(lane), lane)
     available = os.sched_getaffinity(0)
     here = all(set(lane.cores) <= available for lane in lanes.values())
     found: OutputCheck | None = None
-    expected: dict[int, list[tuple[Array, ...]]] = {}
+    expected: dict[tuple[int, Kernels], list[tuple[Array, ...]]] = {}
     for lane in lanes.values():
         alone = replace(plan, lanes=(lane if here else _on_one_core(lane, min(available)),))
-        threads = max(stage.threads for stage in alone.lanes[0].stages)
-        if threads not in expected:
-            expected[threads] = _run(_whole(whole_model, alone, threads), frames, "interpreter")
-        check = compare(alone, expected[threads], _run(alone, frames, engine))
+        own = kernels_of(alone.lanes[0])
+        kernels = _reference(own)
+        threads = max((stage.threads for stage in alone.lanes[0].stages if not stage.is_apart), default=1)
+        if (threads, kernels) not in expected:
+            whole = _whole(whole_model, alone, threads, kernels)
+            expected[threads, kernels] = _run(whole, frames, "interpreter")
+        others = tuple(sorted(own)) if own != {kernels} else ()
+        check = compare(alone, expected[threads, kernels], _run(alone, frames, engine), others)
         for output in check.outputs:
             if not output.ok:
                 raise MismatchError(
                     f"plan {plan.name!r}: the stages do not give the outputs of {whole_model.name}: "
                     f"{output}. Stages: {', '.join(f'{s.name} ({s.model_path.name})' for s in lane.stages)}"
+                    f"{f'; run with {_and(others)} against {kernels}' if others else ''}"
                 )
         found = check if found is None else _worse(found, check)
     assert found is not None  # noqa: S101 - a plan has lanes
     return found
 
 
+def way_of_running(lane: LanePlan) -> object:
+    """Return what lanes have in common that give the same outputs: files, threads and kernels."""
+    return tuple((str(s.model_path), s.threads, s.kernels, s.device) for s in lane.stages)
+
+
+def kernels_of(lane: LanePlan) -> frozenset[str]:
+    """Return the kernel libraries and accelerators that run a lane."""
+    return frozenset(s.device if s.is_apart else s.kernels for s in lane.stages)
+
+
+def needs_check(lane: LanePlan) -> bool:
+    """Whether a lane may give other outputs than the whole model as everybody runs it."""
+    return len(lane.stages) > 1 or kernels_of(lane) != {"default"}
+
+
+def _reference(own: frozenset[str]) -> Kernels:
+    """Return the kernels of the whole model to compare with.
+
+    A lane that runs one kernel library throughout is compared with the whole under the same; a mix, and
+    whatever runs on an accelerator, with the usual kernels.
+    """
+    return next((kernels for kernels in KERNELS if own == {kernels}), "default")
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(f"{name} kernels" if name in KERNELS else f"the {name}" for name in names)
+
+
 def compare(
-    plan: PipelinePlan, whole: Sequence[tuple[Array, ...]], split: Sequence[tuple[Array, ...]]
+    plan: PipelinePlan,
+    whole: Sequence[tuple[Array, ...]],
+    split: Sequence[tuple[Array, ...]],
+    others: tuple[str, ...] = (),
 ) -> OutputCheck:
     """Compare two series of outputs, frame by frame; pure.
+
+    Parameters
+    ----------
+    plan
+        Names the outputs.
+    whole, split
+        Outputs by frame.
+    others
+        What ran the split, where that is not what ran the whole: then differences are larger, and
+        ``OTHER_FLOAT_TOLERANCE`` and ``OTHER_STEP_TOLERANCE`` count.
 
     Raises
     ------
@@ -186,8 +244,9 @@ def compare(
                 f"plan {plan.name!r}: output {port.name!r} is {ours[0].dtype}{ours[0].shape}, "
                 f"expected {theirs[0].dtype}{theirs[0].shape}"
             )
-        found.append(_difference(port.name or str(port.tensor), np.stack(theirs), np.stack(ours)))
-    return OutputCheck(len(whole), tuple(found))
+        name = port.name or str(port.tensor)
+        found.append(_difference(name, np.stack(theirs), np.stack(ours), same=not others))
+    return OutputCheck(len(whole), tuple(found), others)
 
 
 def moving_frames(
@@ -250,21 +309,23 @@ def _run(plan: PipelinePlan, frames: Sequence[Frame], engine: str) -> list[tuple
         return pipeline.collect(len(frames))[0]
 
 
-def _whole(model: Path, plan: PipelinePlan, threads: int) -> PipelinePlan:
-    first = next((s for s in plan.lanes[0].stages if s.threads == threads), plan.lanes[0].stages[0])
-    stage = StagePlan(
-        "whole model", model, first.cluster, first.cores, threads, inputs=plan.inputs, outputs=plan.outputs
-    )
+def _whole(model: Path, plan: PipelinePlan, threads: int, kernels: Kernels = "default") -> PipelinePlan:
+    stages = [stage for stage in plan.lanes[0].stages if stage.cores] or list(plan.lanes[0].stages)
+    first = next((s for s in stages if s.threads == threads and not s.is_apart), stages[0])
+    cores = first.cores or (min(os.sched_getaffinity(0)),)
+    stage = StagePlan("whole model", model, first.cluster, cores, threads, plan.inputs, plan.outputs, kernels)
     return PipelinePlan(
         f"{plan.name}, uncut", (LanePlan((stage,)),), plan.inputs, plan.outputs, plan.stateful
     )
 
 
 def _on_one_core(lane: LanePlan, core: int) -> LanePlan:
-    return LanePlan(tuple(replace(stage, cores=(core,), threads=1) for stage in lane.stages))
+    return LanePlan(tuple(replace(stage, cores=(core,), threads=1, device="cpu") for stage in lane.stages))
 
 
-def _difference(name: str, whole: npt.NDArray[Any], split: npt.NDArray[Any]) -> OutputDifference:
+def _difference(
+    name: str, whole: npt.NDArray[Any], split: npt.NDArray[Any], *, same: bool
+) -> OutputDifference:
     integral = whole.dtype.kind in "iub"
     wide = np.complex128 if whole.dtype.kind == "c" else np.float64
     theirs, ours = whole.astype(wide), split.astype(wide)
@@ -277,11 +338,12 @@ def _difference(name: str, whole: npt.NDArray[Any], split: npt.NDArray[Any]) -> 
         changes = np.abs(theirs - theirs[:1])
     largest = gaps.reshape(len(gaps), -1).max(axis=1) if gaps.size else np.zeros(len(gaps))
     if integral:
-        tolerance = float(STEP_TOLERANCE if whole.dtype.itemsize <= 2 and whole.dtype.kind != "b" else 0)
+        steps = STEP_TOLERANCE if same else OTHER_STEP_TOLERANCE
+        tolerance = float(steps if whole.dtype.itemsize <= 2 and whole.dtype.kind != "b" else 0)
         moved = bool((changes > 0).any())
     else:
-        tolerance = FLOAT_TOLERANCE * spread
-        moved = bool((changes > _MOVED * tolerance).any()) and spread > 0
+        tolerance = (FLOAT_TOLERANCE if same else OTHER_FLOAT_TOLERANCE) * spread
+        moved = bool((changes > _MOVED * FLOAT_TOLERANCE * spread).any()) and spread > 0
     frame = int(largest.argmax())
     return OutputDifference(
         name=name,
@@ -298,5 +360,7 @@ def _difference(name: str, whole: npt.NDArray[Any], split: npt.NDArray[Any]) -> 
 def _worse(one: OutputCheck, other: OutputCheck) -> OutputCheck:
     pairs = zip(one.outputs, other.outputs)
     return OutputCheck(
-        one.n_frames, tuple(a if a.max_difference >= b.max_difference else b for a, b in pairs)
+        one.n_frames,
+        tuple(a if a.max_difference >= b.max_difference else b for a, b in pairs),
+        tuple(sorted({*one.others, *other.others})),
     )
