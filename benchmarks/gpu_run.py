@@ -36,17 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit("no usable GPU here: see dse doctor")
     gpu = platform.accelerators[0].device
     print(f"GPU: {gpu}; {len(platform.cpu_cores)} cores of {conditions.cpu_model()}\n", flush=True)
-    studies = []
+    data: dict[str, Any] = {"gpu": gpu, "machine": conditions.machine(), "settings": options.settings}
+    data["runs"] = []
     for path in options.models:
         settings = [f"variants.accelerators={options.accelerators}", *options.settings]
         try:
-            studies.append(study(path, settings))
+            data["runs"].append(study(path, settings))
         except DseError as error:
             print(f"{path.stem}: {error}", flush=True)
-            studies.append({"model": path.stem, "error": str(error)})
-    if options.output is not None:
-        data = {"gpu": gpu, "machine": conditions.machine(), "settings": options.settings, "runs": studies}
-        options.output.write_text(json.dumps(data, indent=1) + "\n")
+            data["runs"].append({"model": path.stem, "error": str(error)})
+        if options.output is not None:  # after each, so that nothing measured is lost
+            options.output.write_text(json.dumps(data, indent=1) + "\n")
 
 
 def study(path: Path, settings: Sequence[str]) -> dict[str, Any]:
