@@ -71,6 +71,9 @@ def _reaches(plan: PlanResult, goal: Goal, *, one: bool) -> str:
 def describe(plan: PlanResult) -> str:
     """Say what a plan is, for example ``2 copies of the whole model on 1 cpu each``."""
     lanes = plan.mapping.lanes
+    if len(lanes) == 1 and len(lanes[0].stages) > 1 and not _pipelined(plan):
+        stages = lanes[0].stages
+        return f"The model in {len(stages)} pieces, one after another on {stages[0].slot},"
     forms = Counter(" -> ".join(stage.slot for stage in lane.stages) for lane in lanes)
     if all(len(lane.stages) == 1 for lane in lanes):
         if len(lanes) == 1:
@@ -124,7 +127,8 @@ def _cause(best: PlanResult, plans: Sequence[PlanResult], platform: Platform, go
 
 
 def _pipelined(plan: PlanResult) -> bool:
-    return any(len(lane.stages) > 1 for lane in plan.mapping.lanes)
+    """Whether stages of a lane work at the same time."""
+    return any(len({stage.cores for stage in lane.stages}) > 1 for lane in plan.mapping.lanes)
 
 
 def _memory_text(best: PlanResult, rival: PlanResult) -> str:

@@ -12,8 +12,9 @@ from dse.graph import LayerGraph
 from dse.inputs import Frame
 from dse.pipeline.measure import MeasureOptions, PlanMeasurement, measure_plans
 from dse.pipeline.plan import PipelinePlan
+from dse.pipeline.timeline import idle_gaps
 from dse.progress import Progress
-from dse.results import Measured, PlanResult
+from dse.results import Gap, Measured, PlanResult
 from dse.staging import Stager
 from dse.validation import (
     OutputCheck,
@@ -180,6 +181,7 @@ def attach(plan: PlanResult, measurement: PlanMeasurement, graph: LayerGraph) ->
             disturbed=measurement.disturbed,
             notes=measurement.notes,
             diagnosis=diagnose(plan, measurement, graph),
+            gaps=_gaps(measurement),
         ),
         stages=tuple(
             replace(
@@ -194,3 +196,13 @@ def attach(plan: PlanResult, measurement: PlanMeasurement, graph: LayerGraph) ->
             for numbers, stage in zip(plan.stages, measurement.stages, strict=True)
         ),
     )
+
+
+def _gaps(measurement: PlanMeasurement) -> tuple[Gap, ...]:
+    """Return the idle times of every lane's cores in the last repeat that counts."""
+    found = []
+    for lane, run in zip(measurement.layout.lanes, measurement.counted[-1].runs, strict=True):
+        for gap in idle_gaps(run.stamps, lane.units):
+            after, before = lane.stages[gap.after].name, lane.stages[gap.before].name
+            found.append(Gap(after, before, round(gap.n_per_frame, 4), gap.median_ns, round(gap.share, 5)))
+    return tuple(sorted(found, key=lambda gap: -gap.share))

@@ -9,9 +9,11 @@ from typing import Any
 import dse
 from dse import yaml_io
 from dse.config import Experiment, ModelPath, platform_data
+from dse.costs import CostTable
 from dse.files import write_json, write_text
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, stage_options, write_mapping
+from dse.networks import plan_networks, stage_labels
 from dse.pipeline.measure import PlanMeasurement
 from dse.pipeline.trace import trace_measurement
 from dse.pipeline.trace_files import write_perfetto_trace
@@ -49,7 +51,9 @@ def write_trace(folder: Path, result: RunResult, measurements: tuple[PlanMeasure
     """Write ``trace.pftrace``: the answer while it was measured, for https://ui.perfetto.dev."""
     for measurement in measurements:
         if measurement.plan == result.best.name:
-            write_perfetto_trace(folder / "trace.pftrace", trace_measurement(measurement))
+            labels = stage_labels(result.graph, result.best.mapping)
+            trace = trace_measurement(measurement, labels=labels)
+            write_perfetto_trace(folder / "trace.pftrace", trace)
 
 
 def measurement_json(measurement: PlanMeasurement) -> dict[str, Any]:
@@ -148,8 +152,16 @@ def results_json(result: RunResult, status: str = "done") -> dict[str, Any]:
         "warnings": list(result.warnings),
         "output_check": result.output_check,
         "rounds": [asdict(entry) for entry in result.rounds],
-        "plans": [plan_json(plan) for plan in result.plans],
+        "plans": [
+            {**plan_json(plan), **networks_json(result.graph, result.costs, plan)} for plan in result.plans
+        ],
     }
+
+
+def networks_json(graph: LayerGraph, costs: CostTable, plan: PlanResult) -> dict[str, Any]:
+    """Return ``networks`` of a plan for a workload, nothing for a plain model."""
+    view = plan_networks(graph, costs, plan)
+    return {} if view is None else {"networks": {**asdict(view), "busy": round(view.busy, 4)}}
 
 
 def write_result(folder: Path, result: RunResult, files: dict[str, str]) -> None:

@@ -88,11 +88,26 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Time in which the cores of stage ``before`` wait after their work on stage ``after``.
+
+    ``n_per_frame`` gaps of ``median_ns`` each; together they take ``share`` of the time.
+    """
+
+    after: str
+    before: str
+    n_per_frame: float
+    median_ns: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """From real pipelines, interleaved with all other plans.
 
     ``throughput_hz`` is the median of ``throughput_samples_hz`` (one per repeat); latencies are of
     the full pipeline from source to sink, ``empty_latency_ns`` of one frame in an empty lane.
+    ``gaps`` are those of the last repeat that counts, the longest in sum first.
     """
 
     throughput_hz: float
@@ -105,6 +120,7 @@ class Measured:
     disturbed: bool
     notes: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ LAYERS: dict[str, int] = {
     "dse.mapping_schema": 4,
     "dse.mapping_file": 4,
     "dse.results": 4,
+    "dse.networks": 5,
     "dse.profiling": 5,
     "dse.validation": 5,
     "dse.machine": 6,

@@ -64,6 +64,54 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleGap:
+    """Time in which a set of cores waits between one piece of work and the next.
+
+    Parameters
+    ----------
+    after, before
+        Stages by number: whose work ends before the gap, and whose begins after it.
+    n_per_frame
+        How often it occurs.
+    median_ns
+        Of one gap.
+    share
+        Of the window that all of these gaps take.
+    """
+
+    after: int
+    before: int
+    n_per_frame: float
+    median_ns: int
+    share: float
+
+
+def idle_gaps(stamps: Stamps, units: Sequence[Sequence[int]]) -> tuple[IdleGap, ...]:
+    """Return the gaps in the work of each set of cores, the longest in sum first.
+
+    Parameters
+    ----------
+    stamps
+        Array (frames, stages, 4).
+    units
+        Stages of each set of cores.
+    """
+    found: list[IdleGap] = []
+    for members in units:
+        work = stamps[:, members, :].reshape(-1, 4)
+        stage = np.tile(np.array(members), len(stamps))
+        order = np.argsort(work[:, 0], kind="stable")
+        idle = np.maximum(0, work[order[1:], 0] - work[order[:-1], 3])
+        pairs = np.stack([stage[order[:-1]], stage[order[1:]]], axis=1)
+        window = int(work[:, 3].max() - work[:, 0].min()) or 1
+        for after, before in sorted({(int(a), int(b)) for a, b in pairs[idle > 0]}):
+            own = idle[(pairs == (after, before)).all(axis=1) & (idle > 0)]
+            share = float(own.sum()) / window
+            found.append(IdleGap(after, before, len(own) / len(stamps), _median(own), share))
+    return tuple(sorted(found, key=lambda gap: -gap.share))
+
+
+@dataclass(frozen=True, slots=True)
 class LaneTimes:
     """A lane over a window of time.
 

@@ -7,7 +7,7 @@ its throughput.  ``trace_files`` writes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +65,12 @@ class Trace:
     counters: tuple[Counter, ...]
 
 
-def build_trace(plan: PipelinePlan, runs: Sequence[LaneRun], max_frames: int = MAX_FRAMES) -> Trace:
+def build_trace(
+    plan: PipelinePlan,
+    runs: Sequence[LaneRun],
+    max_frames: int = MAX_FRAMES,
+    labels: Mapping[str, str] | None = None,
+) -> Trace:
     """Turn the time stamps of a run into events; pure.
 
     Parameters
@@ -76,7 +81,10 @@ def build_trace(plan: PipelinePlan, runs: Sequence[LaneRun], max_frames: int = M
         One per lane.
     max_frames
         Only the first frames of each lane are drawn.
+    labels
+        Other names for stages, by their own.
     """
+    labels = labels or {}
     start = min(int(run.stamps[:, :, 0].min()) for run in runs)
     tracks: list[Track] = []
     counters: list[Counter] = []
@@ -84,20 +92,23 @@ def build_trace(plan: PipelinePlan, runs: Sequence[LaneRun], max_frames: int = M
         stamps = run.stamps[:max_frames] - start
         for members in lane.units:
             cores = ",".join(str(core) for core in lane.stages[members[0]].cores)
-            slices = _slices(stamps, members, [stage.name for stage in lane.stages], number)
+            names = [labels.get(stage.name, stage.name) for stage in lane.stages]
+            slices = _slices(stamps, members, names, number)
             cluster = lane.stages[members[0]].cluster
             tracks.append(Track(number, f"{cluster} cores {cores}", slices))
         entered = stamps[:, entering_stages(lane), 0].min(axis=1)
         left = stamps[:, final_stages(lane, plan.outputs), 3].max(axis=1)
         counters.append(Counter(number, "frames inside", "frames", _inside(entered, left)))
         counters.append(Counter(number, "throughput", "frames/s", _rate(left)))
-    names = tuple(f"lane {number} of {plan.name}" for number in range(len(plan.lanes)))
-    return Trace(plan.name, names, tuple(tracks), tuple(counters))
+    lanes = tuple(f"lane {number} of {plan.name}" for number in range(len(plan.lanes)))
+    return Trace(plan.name, lanes, tuple(tracks), tuple(counters))
 
 
-def trace_measurement(measurement: PlanMeasurement, max_frames: int = MAX_FRAMES) -> Trace:
+def trace_measurement(
+    measurement: PlanMeasurement, max_frames: int = MAX_FRAMES, labels: Mapping[str, str] | None = None
+) -> Trace:
     """Draw the last repeat of a measurement that counts."""
-    return build_trace(measurement.layout, measurement.counted[-1].runs, max_frames)
+    return build_trace(measurement.layout, measurement.counted[-1].runs, max_frames, labels)
 
 
 def _slices(stamps: Stamps, members: Sequence[int], names: Sequence[str], lane: int) -> tuple[Slice, ...]:

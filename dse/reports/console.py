@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from dse.reports.diagnosis import diagnosis_lines
+from dse.reports.network_report import network_lines, network_view
 from dse.reports.wording import (
     first_name,
     format_share,
@@ -56,12 +57,13 @@ def result_text(result: RunResult, highlight: Style = plain) -> str:
         Lines of at most 80 columns (a long path excepted), without a line break at the end.
     """
     lines = _table(result, highlight)
-    lines += ["", *_mapping(result)]
+    lines += ["", *_mapping(result), *(shorten(line, WIDTH) for line in network_lines(result))]
     marks = labels(result)
     notes = [
         *([f"Mind: {', '.join(marks)}."] if marks else []),
         f"Bound: {proof_text(result.proof)}.",
         *([f"Why: {result.reason}"] if result.reason else []),
+        *([f"Networks: {view.summary}"] if (view := network_view(result)) is not None else []),
         *([f"Rounds: {rounds_text(result)}."] if rounds_text(result) else []),
         *diagnosis_lines(result),
         *([f"Outputs: {result.output_check}"] if result.output_check else []),

@@ -16,6 +16,7 @@ from dse.files import write_text
 from dse.reports.console import printable
 from dse.reports.cost_table import cost_view
 from dse.reports.diagnosis import diagnosis_rows, machine_facts
+from dse.reports.network_report import CORE_HEADS, HEADS, network_view
 from dse.reports.plan_chart import plan_chart
 from dse.reports.strip import strips
 from dse.reports.timeline import timeline
@@ -84,6 +85,9 @@ def report_html(result: RunResult, written: str = "") -> str:
         chart=plan_chart(result),
         timeline=timeline(result),
         strips=strips(result),
+        networks=network_view(result),
+        network_heads=HEADS,
+        core_heads=CORE_HEADS,
         diagnosis=diagnosis_rows(result),
         machine_facts=machine_facts(result.best),
         costs=cost_view(result),
