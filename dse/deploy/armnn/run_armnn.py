@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -44,6 +45,7 @@ from run import (  # noqa: E402
 )
 
 BACKENDS = "CpuAcc,CpuRef"
+GRACE_S = 0.5
 Array = Any  # numpy.ndarray
 ON_LITERT = "litert_stages.txt"
 
@@ -225,14 +227,16 @@ class Lane:
         """Put a frame in, when there is room."""
         self.room.acquire()
         self.begun.put(time.monotonic_ns())
-        write_frame(self.feed, crossing(self.plan, self.stages, 0), frame)
+        try:
+            write_frame(self.feed, crossing(self.plan, self.stages, 0), frame)
+        except BrokenPipeError:
+            raise FailedError(self.death()) from None
 
     def receive(self) -> list[Array]:
         """Take the outputs of the oldest frame."""
         values = read_frame(self.drain, self.outputs)
         if values is None:
-            dead = [s.name for s, p in zip(self.stages, self.processes) if p.poll() not in (None, 0)]
-            raise FailedError(f"lane {self.number} ended early: {', '.join(dead) or 'no stage'} failed")
+            raise FailedError(self.death())
         self.room.release()
         return [values[port.key] for port in self.plan.outputs]
 
@@ -244,6 +248,18 @@ class Lane:
             if process.wait() != 0:
                 raise FailedError(f"{stage.name} ended with exit code {process.returncode}")
         return figures
+
+    def death(self) -> str:
+        """Say which stages are gone; their neighbours lose a pipe and follow them."""
+        time.sleep(GRACE_S)
+        words = []
+        for stage, process in zip(self.stages, self.processes):
+            code = process.poll()
+            if code is not None and code < 0:
+                words.append(f"{stage.name} was killed by signal {-code} ({signal.Signals(-code).name})")
+            elif code:
+                words.append(f"{stage.name} ended with exit code {code}")
+        return f"lane {self.number} ended early: {', '.join(words) or 'a pipe was closed'}"
 
     def kill(self) -> None:
         """End everything."""
@@ -403,6 +419,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if plan.stateful:
             raise BadInputError("the model keeps state between frames, which Arm NN does not")
         (verify if options.verify else measure)(plan, options)
+    except BrokenPipeError:
+        return 1  # the next stage is gone, which its own exit code tells
     except BadInputError as error:
         say(f"run_armnn.py: {error}")
         return 2
