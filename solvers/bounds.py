@@ -42,7 +42,13 @@ def bound_costs(blocks: Blocks) -> FloatArray:
     that slot are scaled down by the same factor, so that no stage is faster than the sum of these
     costs.  ``inf`` where the slot is not allowed.
     """
-    problem = blocks.problem
+    cost = np.zeros((blocks.n_blocks, len(blocks.problem.slots)))
+    np.add.at(cost, np.array(blocks.of_layer), _layer_costs(blocks.problem))
+    cost[~blocks.allowed] = np.inf
+    return cost
+
+
+def _layer_costs(problem: Problem) -> FloatArray:
     layer = np.where(problem.supported, problem.cost_ns, 0).astype(np.float64)
     factor = np.ones_like(layer)
     for (layers, slot), time in problem.measured_ns.items():
@@ -50,10 +56,15 @@ def bound_costs(blocks: Blocks) -> FloatArray:
         total = float(layer[members, slot].sum())
         if total > time:
             factor[members, slot] = np.minimum(factor[members, slot], time / total)
-    cost = np.zeros((blocks.n_blocks, len(problem.slots)))
-    np.add.at(cost, np.array(blocks.of_layer), layer * factor)
-    cost[~blocks.allowed] = np.inf
-    return cost
+    scaled: FloatArray = layer * factor
+    return scaled
+
+
+def least_overhead_ns(problem: Problem) -> FloatArray:
+    """Return float64 (slots,): what a stage pays at least besides its layers (a measured one may hide it)."""
+    overhead = problem.overhead.astype(np.float64)
+    overhead[[slot for _, slot in problem.measured_ns]] = 0
+    return overhead
 
 
 def period_bound_ns(blocks: Blocks) -> float:
@@ -64,15 +75,8 @@ def period_bound_ns(blocks: Blocks) -> float:
     most_lanes = sum(problem.cluster_sizes)
     if problem.lane_limit is not None:
         most_lanes = min(most_lanes, problem.lane_limit)
-    largest = float((cost + problem.overhead * _overhead_counts(problem)).min(axis=1).max())
+    largest = float((cost + least_overhead_ns(problem)).min(axis=1).max())
     return max(relaxed, largest / most_lanes) * (1 - SAFETY)
-
-
-def _overhead_counts(problem: Problem) -> FloatArray:
-    """1 for slots on which every stage pays the overhead, 0 where a measured stage may hide it."""
-    counts = np.ones(len(problem.slots))
-    counts[[slot for _, slot in problem.measured_ns]] = 0
-    return counts
 
 
 def throughput_bound_hz(problem: Problem, blocks: Blocks | None = None) -> float:
