@@ -1,9 +1,9 @@
 """Non-contiguous plans: a unit may hold several pieces of the model and work on frames in turn.
 
 Starts from the best contiguous plan or, for a single lane, the best contiguous pieces of a rotated order;
-keeps the units and reassigns layers: simulated annealing on a smooth measure of the loads, then CP-SAT
-with the rest of the time.  A plan is taken only when the
-evaluator finds it better.
+keeps the units and reassigns layers: simulated annealing on a smooth measure of the loads, then (for a
+single lane) the bound of ``solvers.unit_bound``, then CP-SAT with the rest of the time.  A plan is taken
+only when the evaluator finds it better.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.mix import solve_interval_dp, solve_lanes
 from solvers.problem import Goal, Problem
 from solvers.rotations import best_rotation
+from solvers.unit_bound import unit_bound_ns
 
 POWER = 12
 """Exponent of the smooth measure: sum of (load / best)^POWER."""
 N_ROTATIONS = 24
 MOST_POLISHED = 3000
 """Layers up to which annealing and CP-SAT are tried."""
+BOUND_SHARE = 0.4
+"""Share of the time that the bound on single lanes may take before CP-SAT."""
 MOST_ROTATED = 1500
 """Elements up to which rotations of the order are tried."""
 
@@ -187,6 +190,13 @@ def _better_lanes(
     if limits.close_enough:
         return found, None
     left = time_s - (time.monotonic() - start)
+    known_ns = evaluate(problem, Mapping((found[-1],))).lanes[0].period_ns
+    shown_ns = unit_bound_ns(problem, known_ns, replace(limits, time_s=left * BOUND_SHARE))
+    if shown_ns > 0:
+        limits.bounded(1e9 / shown_ns)
+        if limits.close_enough:
+            return found, None
+        left = time_s - (time.monotonic() - start)
 
     def tell(assignment: list[int]) -> None:
         place.tell(_lane(problem, parts, assignment, slots, units))

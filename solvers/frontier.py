@@ -216,7 +216,4 @@ def _greedy_order(
             near.update(element for element in members[t] if not decided[element])
         if len(order) == len(touching):
             return tuple(order), total
-        if near:
-            chosen = min(near, key=lambda element: (opens(element), element))
-        else:
-            chosen = decided.index(False)
+        chosen = min(near or {decided.index(False)}, key=lambda element: (opens(element), element))

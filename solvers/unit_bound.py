@@ -24,16 +24,18 @@ import time
 import numpy as np
 
 from solvers.bounds import relaxation
-from solvers.problem import BoolArray, FloatArray, Limits, Problem
+from solvers.frontier import Table
+from solvers.limits import Limits
+from solvers.problem import BoolArray, FloatArray, Problem
 from solvers.unit_loads import Steps, Units, build_units
 
-COARSE, MIDDLE, FINE = 1500, 6000, 60_000
-"""Steps of load up to the known period: fewest and most for finding prices, most for judging them."""
+COARSE, FINE = 1500, 60_000
+"""Steps of load up to the known period for finding prices, and most for judging them."""
 CLOSE = 1
 """Coarse steps between what is shown and what can not be shown at which the search ends."""
 MOST_ROUNDS = 400
-FEW_WORK, MOST_WORK = 10_000_000, 400_000_000
-"""States times steps that finding and judging prices may take at a time; fewer steps otherwise."""
+MOST_WORK = 400_000_000
+"""States times steps that judging prices may take; fewer steps otherwise."""
 MOST_CORE_VECTORS = 200
 """Core vectors up to which this bound is looked for."""
 MOST_ELEMENTS = 2000
@@ -69,11 +71,10 @@ def unit_bound_ns(problem: Problem, known_ns: float, limits: Limits) -> float:
         return known_ns
     if len(units.order) > MOST_ELEMENTS:
         return 0.0
-    states = Steps(units, COARSE).n_states
     first = _first_prices(units)
-    steps = Steps(units, int(np.clip(FEW_WORK // states, COARSE, MIDDLE)), nearest=True)
-    found = _Search(steps).best_prices(first, deadline)
-    fine = Steps(units, int(np.clip(MOST_WORK // states, COARSE, FINE)))
+    coarse = Steps(units, COARSE, nearest=True)
+    found = _Search(coarse, limits).best_prices(first, deadline)
+    fine = Steps(units, int(np.clip(MOST_WORK // coarse.n_states, COARSE, FINE)))
     step_ns = known_ns / fine.n_steps
     period = max(fine.least_period(fine.values(fine.tables(prices))) for prices in (first, found))
     return min(known_ns, period * step_ns * (1 - SAFETY))
@@ -96,8 +97,9 @@ def _first_prices(units: Units) -> FloatArray:
 class _Search:
     """Cutting planes for the prices; the target is a period that is to be shown to be too short."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, limits: Limits) -> None:
         self._steps = steps
+        self._limits = limits
         self._master = _Master(steps.units)
         n_units = max(steps.units.problem.cluster_sizes)
         self._n_sets = min(n_units, 6)
@@ -111,7 +113,7 @@ class _Search:
         target = -1
         box, held, misses = FIRST_BOX, 0.0, 0
         for _ in range(MOST_ROUNDS):
-            if high - low <= CLOSE or time.monotonic() > deadline:
+            if high - low <= CLOSE or time.monotonic() > deadline or self._limits.stopped:
                 break
             if not low < target <= high:
                 target = min(high, (low + high) // 2 + 1)
@@ -150,17 +152,19 @@ class _Search:
         tables = steps.tables(prices, trace=target is not None)
         if target is not None:
             for column, table in enumerate(tables):
-                left = prices.copy()
-                for again in range(self._n_sets):  # sets beside each other tell the master more than one
-                    if again:
-                        table = steps.table(column, left, True)
-                    found = steps.members(column, table, target)
-                    if found is None or not found[0].any():
-                        break
-                    members, period = found
-                    self._master.add(column, members, period)
-                    left[members] = np.minimum(left[members], 0.0)
+                self._add_sets(column, table, prices.copy(), target)
         return steps.values(tables)
+
+    def _add_sets(self, column: int, table: Table, left: FloatArray, target: int) -> None:
+        """Sets that go beside each other tell the master more than the best one alone."""
+        for _ in range(self._n_sets):
+            found = self._steps.members(column, table, target)
+            if found is None or not found[0].any():
+                break
+            members, period = found
+            self._master.add(column, members, period)
+            left[members] = np.minimum(left[members], 0.0)
+            table = self._steps.table(column, left, trace=True)
 
 
 class _Master:

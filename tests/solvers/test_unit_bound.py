@@ -15,7 +15,7 @@ from random_problems import examples, problems
 from benchmarks.cost_graphs import read
 from solvers.exhaustive import search_exhaustively
 from solvers.frontier import Frontier, Tensor, good_order
-from solvers.problem import Limits
+from solvers.limits import Limits
 from solvers.unit_bound import unit_bound_ns
 
 MANY = settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
@@ -81,7 +81,7 @@ def test_never_above_brute_force(problem, free, slack):
         assert unit_bound_ns(problem, period * slack, PATIENT) <= period
 
 
-@MANY
+@settings(MANY, max_examples=examples(60))
 @given(problem=problems(max_layers=5, features=False, links="target", chain=False))
 def test_often_tight_where_hand_over_is_dear(problem):
     """Never below what a single element needs; equal to the optimum when only one unit is there."""
