@@ -144,7 +144,7 @@ BOARD = "platform:\n  name: b\n  clusters:\n"
         (MODEL + "search: {memory_limit: 3 parsec}\n", r"search.memory_limit: expected bytes .*'64 MiB', got"),
         (MODEL + "search: [1]\n", r"x.yaml:2: search: expected a mapping \(key: value\), got the list \[1\]"),
         (MODEL + "search: {pins: {a: 1}}\n", r"search.pins: expected a list, got a mapping"),
-        (MODEL + "profile: {method: guess}\n", r"profile.method: expected 'auto', 'in_situ', 'extracted' or 'analytic', got"),
+        (MODEL + "profile: {method: guess}\n", r"profile.method: expected 'auto', 'in_situ', 'extracted', 'analytic' or 'learned', got"),
         (MODEL + "profile: {refresh: 1}\n", r"profile.refresh: expected true or false, got 1"),
         (MODEL + "profile: {costs: none.json}\n", r"profile.costs: expected a file, got the text 'none.json'"),
         (MODEL + "profile: {costs: 3}\n", r"profile.costs: expected a path, got 3"),
