@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.profiling import platform, timed_profile
+from benchmarks.sample_layers import write_samples
 from dse.costs import CostTable
 from dse.errors import DseError
 from dse.files import write_json
@@ -55,9 +56,13 @@ ZOO: dict[str, dict[str, int]] = {
 }
 
 
-def build_sample(name: str, path: Path) -> None:
-    """Write a model of ``ZOO``."""
-    build_file(name.partition("-")[0], path, ZOO[name])
+def build_all(folder: Path) -> list[Path]:
+    """Write the models of ``ZOO`` and those drawn by chance, where they are not there yet."""
+    for name, parameters in ZOO.items():
+        path = folder / f"{name}.tflite"
+        if not path.exists():
+            build_file(name.partition("-")[0], path, parameters)
+    return [*(folder / f"{name}.tflite" for name in ZOO), *write_samples(folder)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,17 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget-s", type=float, default=5.0)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--built", type=Path, help="Folder that keeps the models of the zoo.")
+    parser.add_argument("--only", default="", metavar="PREFIX", help="Models whose names start so.")
     options = parser.parse_args(arguments)
     here = platform(options.threads)
     options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = options.built or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        built = [folder / f"{sample}.tflite" for sample in ZOO]
-        for path in built:
-            if not path.exists():
-                build_sample(path.stem, path)
-        for path in (*built, *options.models):
+        for path in (*build_all(folder), *options.models):
+            if not path.stem.startswith(options.only):
+                continue
             file = read_model(path)
             try:
                 table, took_s = timed_profile(file, build_graph(file), here, options.budget_s, "auto")

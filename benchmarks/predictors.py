@@ -10,12 +10,10 @@ import argparse
 import dataclasses
 import itertools
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.collect_costs import build_sample
 from dse.costs import CostTable
 from dse.files import write_json
 from dse.flatbuffer.layers import build_graph
@@ -32,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", type=Path)
-    parser.add_argument("--models", type=Path, required=True, help="Folder of the files that were profiled.")
+    parser.add_argument(
+        "--models", type=Path, nargs="+", required=True, help="Folders of the files that were profiled."
+    )
     parser.add_argument("--macs-per-s", type=int, default=50_000_000_000, help="Peak of one core.")
     parser.add_argument("--bytes-per-s", type=int, default=10_000_000_000, help="Of one core.")
     parser.add_argument("--output", type=Path)
@@ -48,17 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_json(options.output, found)
 
 
-def load(tables: Path, models: Path) -> list[tuple[LayerGraph, CostTable]]:
-    """Read the tables, and the models (built again when they are of the zoo)."""
+def load(tables: Path, folders: Sequence[Path]) -> list[tuple[LayerGraph, CostTable]]:
+    """Read the tables and their models, which are in one of the folders."""
     found = []
-    with tempfile.TemporaryDirectory() as name:
-        for path in sorted(tables.glob("*.json")):
-            table = CostTable.from_json(json.loads(path.read_text()), str(path))
-            model = models / f"{path.stem}.tflite"
-            if not model.exists():
-                model = Path(name) / model.name
-                build_sample(path.stem, model)
-            found.append((build_graph(read_model(model)), table))
+    for path in sorted(tables.glob("*.json")):
+        model = next((file for one in folders if (file := one / f"{path.stem}.tflite").exists()), None)
+        if model is None:
+            raise SystemExit(f"{path}: expected {path.stem}.tflite in {', '.join(map(str, folders))}")
+        found.append(
+            (build_graph(read_model(model)), CostTable.from_json(json.loads(path.read_text()), str(path)))
+        )
     return found
 
 

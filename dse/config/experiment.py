@@ -224,6 +224,8 @@ def platform_data(platform: Platform) -> dict[str, Any]:
         **({"links": links} if links else {}),
         "overlap": platform.overlap,
         **({} if platform.memory_bytes is None else {"memory_bytes": platform.memory_bytes}),
+        **({"emulated": True} if platform.emulated else {}),
+        **({"notes": list(platform.notes)} if platform.notes else {}),
     }
 
 
@@ -258,6 +260,8 @@ def to_platform(section: PlatformSection) -> Platform:
         ),
         overlap=section.overlap,
         memory_bytes=section.memory_bytes,
+        emulated=section.emulated,
+        notes=section.notes,
     )
 
 

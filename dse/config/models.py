@@ -273,6 +273,8 @@ class PlatformSection(Section):
     links: tuple[LinkSection, ...] = Field((), description="Pairs that are not listed cost nothing.")
     overlap: bool = Field(False, description="Whether receiving overlaps with computing.")
     memory_bytes: Size | None = Field(None, description="Memory of the whole platform, when limited.")
+    emulated: bool = Field(False, description="Whether the unlike cores are emulated; every result says so.")
+    notes: tuple[str, ...] = Field((), description="What a person should know about it.")
 
     @model_validator(mode="after")
     def _check(self) -> PlatformSection:

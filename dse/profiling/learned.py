@@ -47,6 +47,12 @@ NUMBERS = (
     "input_channels",
     "macs_per_output",
     "macs_per_byte",
+    "output_positions",
+    "input_positions",
+    "kernel_height",
+    "kernel_width",
+    "input_per_output",
+    "n_inputs",
 )
 
 
@@ -64,6 +70,8 @@ class Example:
         In the order of ``NUMBERS``, as logarithms.
     cost_ns
         Measured.
+    family
+        Models that are variants of each other, and left out together; empty: a family of its own.
     """
 
     model: str
@@ -71,6 +79,7 @@ class Example:
     dtype: str
     numbers: tuple[float, ...]
     cost_ns: int
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,11 @@ def numbers_of(graph: LayerGraph, layer: Layer) -> tuple[float, ...]:
     n_out = sum(math.prod(tensor.shape) for tensor in outputs)
     traffic = traffic_bytes(graph, layer)
     macs = layer.macs or 0
+    largest_in = max((math.prod(tensor.shape) for tensor in inputs), default=0)
+    in_channels = max((tensor.shape[-1] for tensor in inputs if tensor.shape), default=1)
+    out_channels = max((tensor.shape[-1] for tensor in outputs if tensor.shape), default=1)
+    kernels = [shape for tensor in layer.constants if len(shape := graph.tensors[tensor].shape) == 4]
+    kernel = max(kernels, key=math.prod, default=(1, 1, 1, 1))
     raw = (
         macs,
         layer.element_ops or 0,
@@ -108,15 +122,21 @@ def numbers_of(graph: LayerGraph, layer: Layer) -> tuple[float, ...]:
         sum(tensor.n_bytes for tensor in inputs),
         sum(tensor.n_bytes for tensor in outputs),
         n_out,
-        max((tensor.shape[-1] for tensor in outputs if tensor.shape), default=1),
-        max((tensor.shape[-1] for tensor in inputs if tensor.shape), default=1),
+        out_channels,
+        in_channels,
         macs / max(1, n_out),
         macs / max(1, traffic),
+        n_out / max(1, out_channels),
+        largest_in / max(1, in_channels),
+        kernel[1],
+        kernel[2],
+        (largest_in / max(1, in_channels)) / max(1, n_out / max(1, out_channels)),
+        len(inputs),
     )
     return tuple(math.log1p(value) for value in raw)
 
 
-def examples_of(graph: LayerGraph, table: CostTable, slot: Slot) -> tuple[Example, ...]:
+def examples_of(graph: LayerGraph, table: CostTable, slot: Slot, *, family: str = "") -> tuple[Example, ...]:
     """Return what a measured table teaches about a slot.
 
     Layers without a cost of their own (unsupported, or inside another layer's kernel) are left out;
@@ -130,7 +150,7 @@ def examples_of(graph: LayerGraph, table: CostTable, slot: Slot) -> tuple[Exampl
             continue
         dtype = graph.tensors[layer.outputs[0]].dtype if layer.outputs else ""
         numbers = numbers_of(graph, layer)
-        found.setdefault(layer.key, Example(graph.name, layer.op, dtype, numbers, cost.median_ns))
+        found.setdefault(layer.key, Example(graph.name, layer.op, dtype, numbers, cost.median_ns, family))
     return tuple(found.values())
 
 
@@ -212,30 +232,38 @@ class Predictor:
         return tuple(found)
 
 
-def validate(examples: Sequence[Example]) -> Validation | None:
+def validate(examples: Sequence[Example], helpers: Sequence[Example] = ()) -> Validation | None:
     """Predict each model from the others; None with too few models.
+
+    Parameters
+    ----------
+    examples
+        Models of one family are left out together.
+    helpers
+        Learned from always, never predicted: layers drawn by chance, say.
 
     Raises
     ------
     MissingExtraError
         scikit-learn is not installed.
     """
-    models = sorted({example.model for example in examples})
-    if len(models) < FEWEST_MODELS:
+    families: dict[str, list[Example]] = {}
+    for example in examples:
+        families.setdefault(example.family or example.model, []).append(example)
+    if len(families) < FEWEST_MODELS:
         return None
     layer_errors: list[float] = []
-    model_errors: list[float] = []
-    for left_out in models:
-        known = [example for example in examples if example.model != left_out]
-        asked = [example for example in examples if example.model == left_out]
-        predicted = _Model(known).predict(asked)
-        for example, value in zip(asked, predicted, strict=True):
+    spent: dict[str, tuple[int, int]] = {}
+    for family, asked in families.items():
+        known = [*helpers, *(e for other, members in families.items() if other != family for e in members)]
+        for example, value in zip(asked, _Model(known).predict(asked), strict=True):
             true = max(FLOOR_NS, example.cost_ns)
             layer_errors.append(abs(max(FLOOR_NS, value) / true - 1))
-        total = sum(example.cost_ns for example in asked)
-        model_errors.append(abs(sum(predicted) / max(1, total) - 1))
+            predicted, measured = spent.get(example.model, (0, 0))
+            spent[example.model] = (predicted + value, measured + example.cost_ns)
+    model_errors = [abs(predicted / max(1, measured) - 1) for predicted, measured in spent.values()]
     return Validation(
-        statistics.median(layer_errors), statistics.median(model_errors), len(layer_errors), len(models)
+        statistics.median(layer_errors), statistics.median(model_errors), len(layer_errors), len(spent)
     )
 
 
@@ -276,9 +304,7 @@ class _Model:
 
         self._form = _Form(examples)
         self._lines = _fit_lines(examples)
-        trees = ExtraTreesRegressor(
-            n_estimators=N_TREES, min_samples_leaf=2, max_features=0.6, random_state=0
-        )
+        trees = ExtraTreesRegressor(n_estimators=N_TREES, max_features=1.0, random_state=0)
         base = self._base(examples)
         target = np.log([max(FLOOR_NS, example.cost_ns) for example in examples])
         self._trees = trees.fit(np.column_stack([self._form.matrix(examples), base]), target - base)

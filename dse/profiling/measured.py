@@ -393,6 +393,7 @@ def _table(study: _Study, journal: Journal) -> CostTable:
             },
             "runtime": RUNTIME,
             "runtime_version": runtime_version(),
+            **({"emulated": True} if study.platform.emulated else {}),
             "platform_fingerprint": study.platform.fingerprint,
             "slot_cores": {str(slot): list(slot_cores(study.platform, slot)) for slot in slots},
             "precision": {

@@ -120,6 +120,8 @@ def trust_lines(costs: CostTable) -> list[str]:
     lines = [f"layers timed or predicted: {', '.join(told)}"] if told else []
     if costs.loaded_ns is not None:
         lines.append(f"under load (all other cores busy) layers cost {_load_text(costs)}")
+    if conditions.get("emulated"):
+        lines.append("the unlike cores of this platform are emulated")
     precision = conditions.get("precision")
     if precision:
         lines.append(
