@@ -17,6 +17,7 @@ import ctypes
 import dataclasses
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,8 @@ PERIOD_NS = 1_000_000
 PRIORITY = 10
 MOST_SHARE = 0.9  # the kernel stops real-time threads at 95 %
 FASTEST_CAPACITY = 1024
-N_COUNTS, COUNT_S = 5, 0.05
+N_COUNTS, COUNT_S = 9, 0.05
+START_S = 20.0
 _TIMER_ABSTIME = 1
 
 
@@ -74,18 +76,40 @@ def slow_cores(cpus: Sequence[int], share: float) -> Iterator[float]:
     PermissionError
         This process may not run real-time threads.
     """
-    before = {cpu: count_rate(cpu) for cpu in cpus}
     context = multiprocessing.get_context("spawn")
     spinners = [context.Process(target=spin, args=(cpu, share, os.getpid()), daemon=True) for cpu in cpus]
     for spinner in spinners:
         spinner.start()
     try:
-        time.sleep(0.5)
-        yield min(count_rate(cpu) / before[cpu] for cpu in cpus)
+        _wait_until_urgent([spinner.pid or 0 for spinner in spinners])
+        pairs = zip(cpus, spinners, strict=True)
+        yield min(speed(cpu, spinner.pid or 0) for cpu, spinner in pairs)
     finally:
         for spinner in spinners:
             spinner.kill()
             spinner.join()
+
+
+def _wait_until_urgent(pids: Sequence[int]) -> None:
+    end = time.monotonic() + START_S
+    while any(os.sched_getscheduler(pid) != os.SCHED_FIFO for pid in pids):
+        if time.monotonic() > end:
+            raise PermissionError("the spinning threads did not become real-time threads (root is needed)")
+        time.sleep(0.01)
+
+
+def speed(cpu: int, spinner: int) -> float:
+    """Return how fast a core is beside its spinner, in units of what it is while that is stopped.
+
+    In turns, since what the rest of the machine does changes a core's speed too.
+    """
+    free, slowed = [], []
+    for _ in range(N_COUNTS):
+        os.kill(spinner, signal.SIGSTOP)
+        free.append(count(cpu))
+        os.kill(spinner, signal.SIGCONT)
+        slowed.append(count(cpu))
+    return median(slowed) / median(free)
 
 
 def spin(cpu: int, share: float, parent: int) -> None:
@@ -110,8 +134,8 @@ def spin(cpu: int, share: float, parent: int) -> None:
             libc.clock_nanosleep(time.CLOCK_MONOTONIC, _TIMER_ABSTIME, ctypes.byref(wake), None)
 
 
-def count_rate(cpu: int) -> float:
-    """Return how many steps per second a loop makes on a core (median of some tries).
+def count(cpu: int) -> int:
+    """Return how many steps a loop makes on a core in ``COUNT_S`` seconds.
 
     Less urgent than a spinner, more urgent than everything else: the load of others does not count.
     """
@@ -119,7 +143,10 @@ def count_rate(cpu: int) -> float:
     os.sched_setaffinity(0, {cpu})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY - 1))
     try:
-        return float(median([_count() for _ in range(N_COUNTS)])) / COUNT_S
+        steps, end = 0, time.perf_counter() + COUNT_S
+        while time.perf_counter() < end:
+            steps += 1
+        return steps
     finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         os.sched_setaffinity(0, mask)
@@ -152,13 +179,6 @@ def emulated_platform(here: Platform, cpus: Sequence[int], ratio: float) -> Plat
     return dataclasses.replace(
         here, name=f"{here.name} (emulated)", clusters=clusters, emulated=True, notes=(*here.notes, note)
     )
-
-
-def _count() -> int:
-    steps, end = 0, time.perf_counter() + COUNT_S
-    while time.perf_counter() < end:
-        steps += 1
-    return steps
 
 
 class _TimeSpec(ctypes.Structure):
