@@ -36,7 +36,7 @@ def check_sums(folder: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{folder}: not a bundle of dse export: {SUMS} can not be read ({error})") from None
     faults, names = [], []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         found = _LINE.fullmatch(line)
         if found is None or Path(found["name"]).is_absolute() or ".." in Path(found["name"]).parts:
             raise InputError(
@@ -48,8 +48,6 @@ def check_sums(folder: Path) -> tuple[str, ...]:
             faults.append(f"{found['name']} is missing")
         elif sha256_of(path) != found["sum"]:
             faults.append(f"{found['name']} was changed")
-    if not names:
-        faults.append(f"{SUMS} is empty")
     if faults:
         raise InputError(
             f"{folder}: {'; '.join(faults)}. Copy the bundle again, or export it again if it was edited"

@@ -69,7 +69,7 @@ def unescape(field: str) -> str:
 def check_sums(folder: Path) -> dict[str, str]:
     """Check every file of the bundle; returns the sums by name."""
     sums = {}
-    for line in (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
+    for line in (folder / "SHA256SUMS").read_text(encoding="utf-8").removesuffix("\n").split("\n"):
         sums[line[66:]] = line[:64]
         data = (folder / line[66:]).read_bytes()
         if hashlib.sha256(data).hexdigest() != line[:64]:

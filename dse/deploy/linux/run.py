@@ -185,7 +185,7 @@ def check_sums(folder: Path, every: bool) -> None:
     """Check the files that are run, or every file of the bundle, against SHA256SUMS."""
     sums = folder / "SHA256SUMS"
     try:
-        lines = sums.read_text(encoding="utf-8").splitlines()
+        lines = sums.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{sums}: can not be read: {error}") from None
     listed: dict[str, str] = {}
@@ -750,14 +750,19 @@ def load_arrays(path: Path, ports: list[Port], side: str) -> list[Array]:
 def stdin_frames(plan: Plan) -> Iterator[Frame]:
     """Read raw frames: the inputs of each, one after another."""
     size = sum(port.n_bytes for port in plan.inputs)
-    while raw := sys.stdin.buffer.read(size):
+    raw = b""
+    while piece := os.read(0, size - len(raw)):
+        raw += piece
         if len(raw) < size:
-            raise BadInputError(f"standard input ended inside a frame: {len(raw)} of {size} bytes")
+            continue
         frame, at = [], 0
         for port in plan.inputs:
             frame.append(np.ndarray(port.shape, port.dtype, raw, at))
             at += port.n_bytes
         yield tuple(frame)
+        raw = b""
+    if raw:
+        raise BadInputError(f"standard input ended inside a frame: {len(raw)} of {size} bytes")
 
 
 def find_callable(text: str) -> Any:
