@@ -115,7 +115,7 @@ def _lane(reader: _Reader, path: yaml_io.PathKey, files: dict[str, str]) -> Plac
         fields = reader.fields(place, wanted, optional=optional)
         if not wanted.keys() <= fields.keys():
             continue
-        layers = _layers(str(fields["layers"]))
+        layers = parse_span(str(fields["layers"]))
         if layers is None:
             reader.fault(
                 (*place, "layers"), f"expected layers such as '0-16' or '0-4,7', got {fields['layers']!r}"
@@ -146,8 +146,8 @@ def _lane(reader: _Reader, path: yaml_io.PathKey, files: dict[str, str]) -> Plac
     return PlacedLane(tuple(stages))
 
 
-def _layers(text: str) -> tuple[int, ...] | None:
-    """Read ``0-4,7``; None when it is something else."""
+def parse_span(text: str) -> tuple[int, ...] | None:
+    """Read layers as ``PlacedStage.span`` writes them, ``0-4,7``; None when it is something else."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -14,6 +14,7 @@ from dse.files import write_json, write_text
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, stage_options, write_mapping
 from dse.networks import plan_networks, stage_labels
+from dse.past_run import LAYERS_NAME, layers_json
 from dse.pipeline.measure import PlanMeasurement
 from dse.pipeline.trace import trace_measurement
 from dse.pipeline.trace_files import write_perfetto_trace
@@ -165,7 +166,8 @@ def networks_json(graph: LayerGraph, costs: CostTable, plan: PlanResult) -> dict
 
 
 def write_result(folder: Path, result: RunResult, files: dict[str, str]) -> None:
-    """Write ``costs.json``, ``plans.json``, ``mapping.yaml`` and ``results.json``."""
+    """Write ``costs.json``, ``layers.json``, ``plans.json``, ``mapping.yaml`` and ``results.json``."""
+    write_json(folder / LAYERS_NAME, layers_json(result.graph))
     write_json(folder / "costs.json", result.costs.to_json())
     write_plans(folder, result, files)
     write_json(folder / "results.json", results_json(result))

@@ -37,6 +37,8 @@ LAYERS: dict[str, int] = {
     "dse.mapping_file": 4,
     "dse.results": 4,
     "dse.networks": 5,
+    "dse.past_run": 5,
+    "dse.comparing": 5,
     "dse.profiling": 5,
     "dse.validation": 5,
     "dse.machine": 6,

@@ -1,5 +1,6 @@
 """The commands, one module each; heavy imports wait until a command runs."""
 
+from dse.commands.compare import compare
 from dse.commands.costs import costs
 from dse.commands.doctor import doctor
 from dse.commands.export import export
@@ -26,6 +27,7 @@ COMMANDS = (
     split,
     extract,
     validate,
+    compare,
     export,
     verify,
     platform,

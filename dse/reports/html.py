@@ -45,16 +45,8 @@ def write_report(path: Path, result: RunResult) -> None:
     write_text(path, report_html(result, written=time.strftime("%Y-%m-%d %H:%M:%S %z")))
 
 
-def report_html(result: RunResult, written: str = "") -> str:
-    """Return the report as one HTML page.
-
-    Parameters
-    ----------
-    result
-        Of a run.
-    written
-        Date and time for the foot of the page.
-    """
+def render(template: str, **values: Any) -> str:
+    """Fill one of the templates; every text is escaped, control characters are replaced."""
     import jinja2
     from markupsafe import Markup
 
@@ -70,7 +62,21 @@ def report_html(result: RunResult, written: str = "") -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(format_ns=format_ns, format_bytes=format_bytes, format_count=format_count)
-    return environment.get_template("report.html.j2").render(
+    return environment.get_template(template).render(**values)
+
+
+def report_html(result: RunResult, written: str = "") -> str:
+    """Return the report as one HTML page.
+
+    Parameters
+    ----------
+    result
+        Of a run.
+    written
+        Date and time for the foot of the page.
+    """
+    return render(
+        "report.html.j2",
         result=result,
         graph=result.graph,
         platform=result.platform,
