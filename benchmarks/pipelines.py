@@ -43,8 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="dse-benchmark-") as folder:
         for plan, frames, engine, what in plans(options.models, cores, Path(folder)):
-            for spin_us in (0, 300) if what["what"] != "copies" and engine == "compiled" else (0,):
-                found = measure(plan, frames, engine, options.seconds, spin_us)
+            ways = [(loop, spin_us) for loop in ("native", "python") for spin_us in (0, 300)]
+            if engine == "interpreter":
+                ways = [("python", 0)]
+            elif what["what"] == "copies":
+                ways = [("auto", 0)]
+            for loop, spin_us in ways:
+                found = measure(plan, frames, engine, options.seconds, spin_us, loop)
                 rows.append({**what, "engine": engine, "spin_us": spin_us, **found})
                 print(" ".join(f"{key}={_text(value)}" for key, value in rows[-1].items()), flush=True)
     if options.out:
@@ -90,10 +95,16 @@ def plans(
 
 
 def measure(
-    plan: PipelinePlan, frames: Sequence[Frame], engine: str, seconds: float, spin_us: int
+    plan: PipelinePlan,
+    frames: Sequence[Frame],
+    engine: str,
+    seconds: float,
+    spin_us: int,
+    loop: str,
 ) -> dict[str, Any]:
     """Run a plan; return rates, the busiest stage and what is lost beyond it."""
-    with Pipeline(plan, frames, engine=engine, spin_us=spin_us) as pipeline:
+    with Pipeline(plan, frames, engine=engine, spin_us=spin_us, loop=loop) as pipeline:
+        loops = sorted(set(pipeline.loops))
         warmup = 0.5
         runs = pipeline.run(seconds=warmup + seconds)
         begin = min(int(run.stamps[0, :, 0].min()) for run in runs)
@@ -103,6 +114,7 @@ def measure(
     period = sorted(1e9 / lane.throughput_hz for lane in lanes)[len(lanes) // 2]
     stages = lanes[0].stages
     return {
+        "loop": ",".join(loops),
         "hz": sum(lane.throughput_hz for lane in lanes),
         "hz_per_lane": [lane.throughput_hz for lane in lanes],
         "period_us": period / 1e3,
