@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import io
 import re
-from importlib import resources
+from pathlib import Path
 
 import numpy as np
 
 from dse.deploy.arm_compute.translate import TRANSLATIONS, StageCode, stage_code, unsupported_layers
 from dse.deploy.plan_text import escape
 from dse.deploy.support import describe
-from dse.deploy.target import Deployment, Manual, Order, Target
+from dse.deploy.target import Deployment, Manual, Order, Target, check_cpu_only
 from dse.errors import InputError
 from dse.files import write_bytes, write_text
 
 LIBRARY = "20.08"
-_SOURCES = (
+_OWN = (
     "CMakeLists.txt",
+    "bundle.cpp",
+    "bundle.hpp",
     "lanes.cpp",
     "lanes.hpp",
     "main.cpp",
     "net.cpp",
     "net.hpp",
-    "plan.cpp",
-    "plan.hpp",
-    "sums.cpp",
-    "sums.hpp",
 )
+_OF_THE_C_RUNNER = ("files.c", "files.h", "litert.h", "plan.c", "plan.h")
+_HERE = Path(__file__).parent
 _HEAD = """\
 // The stages of {model} on the graph API of the Arm Compute Library, made by tflite-dse.
 // Values lie as in the .tflite file (channels last); the library names dimensions fastest first.
@@ -49,7 +49,8 @@ class ArmCompute(Target):
     summary = f"C++ on the graph API of the Arm Compute Library {LIBRARY}, weights as .npy files"
 
     def check(self, order: Order) -> None:
-        """Refuse operators and types that the graph API does not express, and models with state."""
+        """Refuse operators and types that the graph API does not express, state, and accelerators."""
+        check_cpu_only(order)
         if order.graph.stateful:
             raise InputError(
                 f"{order.graph.name} keeps state between frames, which graphs of the Arm Compute Library "
@@ -68,9 +69,10 @@ class ArmCompute(Target):
         source, weights = deployment.folder / "source", deployment.folder / "weights"
         source.mkdir()
         weights.mkdir()
-        package = resources.files(__package__) / "source"
-        for name in _SOURCES:
-            write_bytes(source / name, (package / name).read_bytes())
+        paths = [_HERE / "source" / name for name in _OWN]
+        paths += [_HERE.parent / "native" / name for name in _OF_THE_C_RUNNER]
+        for path in paths:
+            write_text(source / path.name, path.read_text(encoding="utf-8"))
         codes = _codes(deployment)
         write_text(source / "graphs.cpp", graphs_source(deployment.order.graph.name, codes))
         arrays = {name: values for code in codes.values() for name, values in code.arrays.items()}
@@ -131,10 +133,12 @@ _USAGE = f"""\
 
 Or on another machine, against the library of the board's system:
 
-    aarch64-linux-gnu-g++ -std=c++14 -O2 source/*.cpp -o pipeline -larm_compute_graph -larm_compute \\
-        -larm_compute_core -lpthread
+    aarch64-linux-gnu-gcc -O2 -c source/plan.c source/files.c
+    aarch64-linux-gnu-g++ -std=c++14 -O2 source/*.cpp plan.o files.o -o pipeline \\
+        -larm_compute_graph -larm_compute -larm_compute_core -lpthread
 
 `source/graphs.cpp` is the model: a function for each stage. The rest is the same in every bundle.
+To measure the whole model without stages, export a mapping of one stage.
 
 ## Check and measure
 

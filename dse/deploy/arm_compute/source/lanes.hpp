@@ -1,8 +1,8 @@
 // Lanes of pinned stages that run at the same time, each stage with a thread pool of its own.
 #pragma once
 
+#include "bundle.hpp"
 #include "net.hpp"
-#include "plan.hpp"
 
 #include <atomic>
 #include <condition_variable>

@@ -1,7 +1,6 @@
 // Runs the lanes of plan.txt on the Arm Compute Library: checks the outputs, measures.
+#include "bundle.hpp"
 #include "lanes.hpp"
-#include "plan.hpp"
-#include "sums.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -146,8 +145,8 @@ void measure(Lanes &lanes, const Plan &plan, const Wish &wish) {
 }
 
 int run(const Wish &wish) {
-    if (wish.sums) check_sums(wish.folder);
-    const Plan plan = read_plan(wish.folder + "/plan.txt");
+    if (wish.sums) check_files(wish.folder);
+    const Plan plan = read_plan(wish.folder);
     if (wish.pin) check_cores(plan);
     std::vector<Array> inputs = read_reference(wish.folder, "input", plan.inputs);
     const long n_reference = inputs.empty() ? 1 : long(inputs.front().shape[0]);
