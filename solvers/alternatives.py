@@ -13,6 +13,7 @@ from itertools import product
 
 import numpy as np
 
+from solvers.coarse import join_evenly
 from solvers.errors import InfeasibleError
 from solvers.evaluate import ScoreKey, evaluate, score_key
 from solvers.lanes import LanePool
@@ -22,6 +23,9 @@ from solvers.order_costs import NEVER
 from solvers.problem import Problem
 from solvers.registry import solve
 from solvers.topology import contract
+
+MOST_BLOCKS = 120
+"""With more blocks, neighbours are joined: other structures are wanted, not other cuts."""
 
 Signature = tuple[tuple[int, ...], ...]
 
@@ -129,7 +133,10 @@ def _offers(problem: Problem, limits: Limits) -> list[_Offer]:
                 continue
             capped = replace(capped, supported=problem.supported & few)
         try:
-            pool = LanePool(contract(capped), limits, n_orders=2)
+            blocks = contract(capped)
+            if blocks.n_blocks > MOST_BLOCKS:
+                blocks = join_evenly(blocks, MOST_BLOCKS)
+            pool = LanePool(blocks, limits, n_orders=2)
         except InfeasibleError:  # a pin wants more threads than this cap allows
             continue
         for use in product(*(range(size + 1) for size in problem.cluster_sizes)):

@@ -20,15 +20,20 @@ from solvers.limits import Limits
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.order_costs import Links, OrderCosts, exact_links
 from solvers.problem import BoolArray, Goal, IntArray, Problem
+from solvers.quick_lanes import quick_lanes
 from solvers.topology import Blocks, contract, orders
 
 RATE_STEPS = 10**12
 """The fastest lane's rate in integer steps: exact sums, and differences below count as ties."""
 POWER_STEPS_PER_MW = 10**6
+FEW_BLOCKS, N_QUICK = 40, 240
+"""With more than a few blocks, and only latency and period to count, ``solvers.quick_lanes`` searches."""
 MANY_BLOCKS, N_COARSE = 120, 60
 """With more blocks, neighbours are joined to about so many first, without proof."""
 MOST_OFFERS = 300
 """Lanes that are combined; of more, some on each vector of cores are left out, without proof."""
+SAME = 1e-6
+"""Values that differ by less are all scored, because sums are rounded here."""
 MOST_SCORED = 300
 """Final labels that the evaluator ranks."""
 
@@ -78,6 +83,11 @@ def solve_constrained(name: str, blocks: Blocks, limits: Limits, max_lanes: int 
 
 
 def _lanes(blocks: Blocks, limits: Limits) -> _Search:
+    criteria = Criteria.of(blocks.problem)
+    if blocks.n_blocks > FEW_BLOCKS and not criteria.energy and not criteria.needs_memory:
+        if blocks.n_blocks <= N_QUICK:
+            return _quick_lanes(blocks, limits)
+        return replace(_quick_lanes(join_evenly(blocks, N_QUICK), limits), exact=False)
     if blocks.n_blocks > MANY_BLOCKS:
         search = _lanes(join_evenly(blocks, N_COARSE), limits)
         return replace(search, exact=False)
@@ -89,13 +99,25 @@ def _lanes(blocks: Blocks, limits: Limits) -> _Search:
         exact = exact_links(blocks, order)
         labels = LabelSearch(OrderCosts(blocks, order, exact or Links.PREVIOUS), most_labels, limits)
         for label in labels.lanes():
-            stages = tuple(
-                Stage(_layers(blocks, order[start:end]), slot, unit)
-                for unit, (start, end, slot) in enumerate(label.spans)
-            )
-            search.offers.append(_Offer(_rescored(blocks.problem, label, stages), stages))
+            search.offers.append(_offer(blocks, order, label))
         search.exact &= exact is not None and not labels.capped
     return search
+
+
+def _quick_lanes(blocks: Blocks, limits: Limits) -> _Search:
+    """Lanes where only latency and period count, found without labels."""
+    nothing = (0,) * len(blocks.problem.cluster_sizes)
+    lanes, proved = quick_lanes(blocks, limits)
+    offers = [_offer(blocks, lane.order, LaneLabel(lane.use, 0, 0, 0, nothing, lane.spans)) for lane in lanes]
+    return _Search(offers, proved)
+
+
+def _offer(blocks: Blocks, order: tuple[int, ...], label: LaneLabel) -> _Offer:
+    stages = tuple(
+        Stage(_layers(blocks, order[start:end]), slot, unit)
+        for unit, (start, end, slot) in enumerate(label.spans)
+    )
+    return _Offer(_rescored(blocks.problem, label, stages), stages)
 
 
 def _layers(blocks: Blocks, members: tuple[int, ...]) -> tuple[int, ...]:
@@ -233,16 +255,20 @@ def _best_scored(
         power = rows[:, n + 2] / POWER_STEPS_PER_MW + (problem.idle_power_mw or 0)
         value = power / np.maximum(rate, 1)
     best: tuple[Mapping, Evaluation] | None = None
+    reached = float("inf")
     n_scored = 0
     for number in np.lexsort((rows[:, n + 1], rows[:, :n].sum(axis=1), value)):
         if not mixes[number]:
             continue
+        if value[number] > reached:  # what follows is worse: values are as the evaluator has them
+            break
         mapping = _mapping([offers[offer] for offer in mixes[number]])
         evaluation = evaluate(problem, mapping)
         if not evaluation.feasible:
             continue
         if best is None or score_key(problem, evaluation) < score_key(problem, best[1]):
             best = (mapping, evaluation)
+            reached = float(value[number]) + abs(float(value[number])) * SAME
         n_scored += 1
         if n_scored == MOST_SCORED:
             break

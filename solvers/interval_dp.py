@@ -12,6 +12,7 @@ the state.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +94,22 @@ def _block_costs(blocks: Blocks) -> IntArray:
     return cost
 
 
+@dataclass(frozen=True, slots=True)
+class Quickest:
+    """Lanes of smallest latency within some period.
+
+    Parameters
+    ----------
+    latency_ns
+        int64 (cores + 1 per cluster): on exactly so many cores; ``NEVER`` where there is none.
+    lane
+        Returns the lane on some cores.
+    """
+
+    latency_ns: IntArray
+    lane: Callable[[tuple[int, ...]], tuple[Span, ...]]
+
+
 class IntervalTable:
     """Busy times of one order kept in memory, and the dynamic programmes over them.
 
@@ -147,6 +164,21 @@ class IntervalTable:
         the fewest stages.
         """
         total = self._fill((*cores, *self.resources.box[self.resources.n_clusters :]), period_ns)
+        return self._read(total, cores, period_ns)
+
+    def quickest(self, period_ns: int) -> Quickest:
+        """Return, for all core counts at once, the lanes of smallest latency within a period.
+
+        Every stage keeps within ``period_ns``; latency is the sum of busy times.
+        """
+        total = self._fill(self.resources.box, period_ns)
+        best = total[..., -1]
+        least: IntArray = best.min(axis=tuple(range(self.resources.n_clusters, best.ndim)))
+        latency = np.where(least < NEVER, least // (self.costs.n + 1), NEVER)
+        return Quickest(latency, lambda cores: self._read(total, cores, period_ns))
+
+    def _read(self, total: IntArray, cores: tuple[int, ...], period_ns: int) -> tuple[Span, ...]:
+        """Read the lane on exactly these cores out of filled states."""
         place = self.costs.n
         ends = total[_at(*cores, ..., place)]
         *rest, source = (int(index) for index in np.unravel_index(int(ends.argmin()), ends.shape))
@@ -173,6 +205,12 @@ class IntervalTable:
                 if first is None or any(u > size for u, size in zip(use, box)):
                     continue
                 busy = self._columns[i - 1][r, :, first:]
+                if period_ns is not None:  # longer stages can not be: most starts, where periods are short
+                    within = (busy <= period_ns).any(axis=0)
+                    if not within.any():
+                        continue
+                    longest = int(within.argmax())
+                    first, busy = first + longest, busy[:, longest:]
                 before = state[
                     _at(*(slice(0, size + 1 - u) for u, size in zip(use, box)), ..., slice(first, i))
                 ]

@@ -94,7 +94,7 @@ class LanePool:
             full = self.problem.cluster_sizes
             for attempt in range(N_REFINED):
                 # The best single lane, as far as it is known by now.
-                values = [(int(self._guess_ns[use]), use) for use in _frontier(self._guess_ns)]
+                values = [(int(self._guess_ns[use]), use) for use in frontier_of(self._guess_ns)]
                 best = min(values, default=(0, full))[1]
                 costs, table = self._tables[int(self._owner[best])]
                 lane = self._build(costs, table.lane(best, int(self._guess_ns[best])), best)
@@ -154,7 +154,7 @@ class LanePool:
         table = IdealTable(fewer, known, limits, most_ideals)
         better = table.periods()
         self.lower_ns = np.minimum(known, better)
-        for use in _frontier(self.lower_ns):
+        for use in frontier_of(self.lower_ns):
             if better[use] < known[use]:
                 stages = tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(table.lane(use)))
                 self._offer(use, stages)
@@ -220,10 +220,11 @@ class LanePool:
         values = self._guess_ns.copy()
         for use, lane in self._scored.items():
             values[use] = lane.period_ns
-        return _frontier(values)
+        return frontier_of(values)
 
 
-def _frontier(values: IntArray) -> list[tuple[int, ...]]:
+def frontier_of(values: IntArray) -> list[tuple[int, ...]]:
+    """Return the core vectors whose value is below that of every smaller vector, and not ``NEVER``."""
     smaller = np.full(values.shape, NEVER, np.int64)
     running = _running_minimum(values)
     for axis in range(values.ndim):
@@ -321,5 +322,5 @@ def _mapping(pool: LanePool, uses: Sequence[tuple[int, ...]]) -> Mapping:
 
 def optimistic_rate(pool: LanePool, max_lanes: int | None) -> float:
     """Return frames per ns that no mix of lanes cut along the pool's orders exceeds."""
-    types = [LaneType(use, 1 / max(int(pool.lower_ns[use]), 1e-6), 0) for use in _frontier(pool.lower_ns)]
+    types = [LaneType(use, 1 / max(int(pool.lower_ns[use]), 1e-6), 0) for use in frontier_of(pool.lower_ns)]
     return Knapsack(pool.problem.cluster_sizes, types, max_lanes).best_rate

@@ -13,7 +13,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 
-from solvers.errors import InfeasibleError
+from solvers.errors import MappingError
 from solvers.mapping import Lane, Stage
 from solvers.problem import Problem
 from solvers.topology import contract
@@ -79,6 +79,11 @@ class Loads:
         Slot of each unit.
     assignment
         Unit of each element.
+
+    Raises
+    ------
+    MappingError
+        An element is not allowed on any of the units.
     """
 
     def __init__(self, parts: Elements, slots: tuple[int, ...], assignment: list[int]) -> None:
@@ -89,15 +94,9 @@ class Loads:
         clusters = [problem.slots[slot].cluster for slot in slots]
         cost = np.where(problem.supported, problem.cost_ns, 0)
         self.cost = [[int(cost[list(layers), slot].sum()) for slot in slots] for layers in parts.members]
-        self.allowed = [
-            [
-                bool(problem.supported[list(layers), slot].all()) and self._pins_agree(problem, layers, slot)
-                for slot in slots
-            ]
-            for layers in parts.members
-        ]
+        self.allowed = [[allowed_on(problem, layers, slot) for slot in slots] for layers in parts.members]
         if not all(any(row) for row in self.allowed):
-            raise InfeasibleError("an element is unsupported on all units (demand 1 unit, limit 0)")
+            raise MappingError(f"an element is unsupported on all units, which are slots {slots}")
         sizes = [problem.flows[index].n_bytes for _, _, index in parts.flows]
         self.send = [[problem.send_ns(c, size) for c in clusters] for size in sizes]
         self.receive = [
@@ -113,11 +112,6 @@ class Loads:
         for number in range(len(parts.flows)):
             for unit in range(len(slots)):
                 self.load[unit] += self._share(number, unit)
-
-    @staticmethod
-    def _pins_agree(problem: Problem, layers: tuple[int, ...], slot: int) -> bool:
-        inside = set(layers)
-        return all(slot in pin.slots for pin in problem.pins if inside & set(pin.layers))
 
     def _share(self, number: int, unit: int) -> int:
         """What a flow costs a unit now."""
@@ -163,6 +157,14 @@ class Loads:
             for unit in units:
                 total[unit] = total.get(unit, 0) + self._share(number, unit)
         return total
+
+
+def allowed_on(problem: Problem, layers: tuple[int, ...], slot: int) -> bool:
+    """Whether a slot runs all these layers, and their pins agree."""
+    inside = set(layers)
+    return bool(problem.supported[list(layers), slot].all()) and all(
+        slot in pin.slots for pin in problem.pins if inside & set(pin.layers)
+    )
 
 
 def pieces(problem: Problem, unit_of_layer: dict[int, int], slots: tuple[int, ...]) -> Lane:

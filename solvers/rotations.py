@@ -14,7 +14,7 @@ import numpy as np
 
 from solvers.interval_dp import IntervalTable
 from solvers.limits import Limits
-from solvers.loads import Elements
+from solvers.loads import Elements, allowed_on
 from solvers.order_costs import NEVER, Links, OrderCosts
 from solvers.problem import IntArray
 from solvers.topology import Blocks, contract
@@ -43,7 +43,8 @@ class AnyOrderCosts(OrderCosts):
         cost = np.where(problem.supported, problem.cost_ns, 0)
         rows = np.array([cost[list(parts.members[e])].sum(axis=0) for e in order], np.int64)
         self._prefix = np.concatenate([np.zeros((1, rows.shape[1]), np.int64), np.cumsum(rows, axis=0)])
-        possible = np.array([problem.supported[list(parts.members[e])].all(axis=0) for e in order])
+        slots = range(len(problem.slots))
+        possible = np.array([[allowed_on(problem, parts.members[e], slot) for slot in slots] for e in order])
         self._barrier = np.zeros((len(order) + 1, rows.shape[1]), np.int64)
         for i in range(1, len(order) + 1):
             self._barrier[i] = np.where(possible[i - 1], self._barrier[i - 1], i)

@@ -12,7 +12,7 @@ from random_problems import examples, problems
 from benchmarks.scale import random_problem
 from solvers.assignment import anneal, round_prices
 from solvers.bounds import throughput_bound_hz
-from solvers.errors import InfeasibleError
+from solvers.errors import InfeasibleError, MappingError
 from solvers.evaluate import evaluate
 from solvers.exhaustive import search_exhaustively
 from solvers.limits import Limits
@@ -43,7 +43,7 @@ def random_loads(problem, data):
 def test_moves_keep_loads_right(problem, data):
     try:
         loads = random_loads(problem, data)
-    except InfeasibleError:
+    except (InfeasibleError, MappingError):
         return
     for _ in range(6):
         element = data.draw(st.integers(0, len(loads.unit_of) - 1))
@@ -63,7 +63,7 @@ def test_loads_are_what_the_evaluator_says(problem, data):
     problem = replace(problem, free_within_unit=True, overhead_ns=None, stage_times=(), overlap=False)
     try:
         loads = random_loads(problem, data)
-    except InfeasibleError:
+    except (InfeasibleError, MappingError):
         return
     unit_of_layer = {n: u for layers, u in zip(loads.parts.members, loads.unit_of) for n in layers}
     lane = pieces(problem, unit_of_layer, loads.slots)
@@ -98,7 +98,7 @@ def test_between_contiguous_and_brute_force(problem, free):
 def test_annealing_repeats_and_never_worsens(problem, data):
     try:
         loads = random_loads(problem, data)
-    except InfeasibleError:
+    except (InfeasibleError, MappingError):
         return
     if not all(loads.allowed[e][u] for e, u in enumerate(loads.unit_of)):
         return
@@ -117,7 +117,7 @@ def test_any_order_costs_are_the_loads(problem, data):
     try:
         parts = elements(problem)
         blocks = contract(problem)
-    except InfeasibleError:
+    except (InfeasibleError, MappingError):
         return
     order = tuple(data.draw(st.permutations(range(len(parts.members)))))
     slot = data.draw(st.integers(0, len(problem.slots) - 1))
@@ -130,7 +130,7 @@ def test_any_order_costs_are_the_loads(problem, data):
             loads = Loads(
                 parts, (slot, other), [0 if e in order[start:end] else 1 for e in range(len(order))]
             )
-        except InfeasibleError:
+        except (InfeasibleError, MappingError):
             continue
         if (
             problem.slots[slot].cluster == problem.slots[other].cluster
@@ -151,7 +151,7 @@ def test_rotations_are_plans(problem):
     try:
         parts = elements(problem)
         found = best_rotation(parts, Limits(), 8)
-    except InfeasibleError:
+    except (InfeasibleError, MappingError):
         return
     if found is None:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from solvers.evaluate import evaluate, score_key
 from solvers.exhaustive import search_exhaustively
 from solvers.limits import Limits
 from solvers.mapping import Family, Status
-from solvers.problem import Goal
+from solvers.problem import Flow, Goal, Pin, Problem, Slot
 from solvers.registry import SOLVERS, solve
 
 # The search by trial has a suite of its own: its trials are dear, and what it finds in 2 s depends on the load.
@@ -24,7 +25,7 @@ RELAXED = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 def check(name, problem):
     """Feasible, re-scored equal, deterministic, within the bound, and what is proved is true."""
-    limits = Limits(time_s=2.0, seed=5)
+    limits = Limits(time_s=100.0, seed=5)  # time plays no part
     try:
         first, second = solve(problem, name, limits), solve(problem, name, limits)
     except (CapError, UnsupportedProblemError) as refusal:
@@ -89,6 +90,23 @@ def test_more_of_a_resource_never_hurts(name, problem, data):
         assert goal_of(problem, after) <= goal_of(problem, before)
     if before.status is Status.OPTIMAL:
         assert after.status is not Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("last", [[False, True, True], [False, True, False]])
+def test_pieces_keep_to_pins(last):
+    """Rotated orders once ignored pins, and what no unit then could run was called infeasible."""
+    problem = Problem(
+        cost_ns=np.array([[1, 1, 1], [1, 1, 2], [1, 1, 1]]),
+        supported=np.array([[False, True, True], [True, False, True], last]),
+        slots=(Slot(0, 1), Slot(1, 1), Slot(2, 1, host_cluster=0, host_threads=1)),
+        cluster_sizes=(1, 1, 1),
+        flows=(Flow(None, (0,), 0), *(Flow(layer, (), 0, is_output=True) for layer in range(3))),
+        free_within_unit=True,
+        pins=(Pin((0,), (2,)),),
+        stateful=True,
+    )
+    for name in NAMES:
+        check(name, problem)
 
 
 def more(problem, data):

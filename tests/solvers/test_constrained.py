@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from random_problems import examples, problems
 from test_baselines import big_little
 
+from solvers import constrained
 from solvers.evaluate import score_key
 from solvers.exhaustive import search_exhaustively
 from solvers.mapping import Status
@@ -111,3 +112,39 @@ def test_refusals_before_the_search_are_right(problem, ceiling):
     found = solve(problem, "lanes")
     if found.status is Status.INFEASIBLE:
         assert search_exhaustively(problem, False).mapping is None
+
+
+@MANY
+@given(
+    problem=problems(max_layers=4, chain=True),
+    floor=st.sampled_from([None, 2e7, 1e8, 3e8]),
+    ceiling=st.sampled_from([None, 20, 60]),
+    goal=st.sampled_from([Goal.LATENCY, Goal.THROUGHPUT]),
+)
+def test_the_way_of_many_layers(problem, floor, ceiling, goal):
+    """What is done for models of many blocks, on small ones: feasible, and right where it says so."""
+    problem = replace(problem, objective=Objective(goal, floor, ceiling))
+    oracle = search_exhaustively(problem, False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constrained, "FEW_BLOCKS", 0)
+        found = solve(problem, "lanes")
+    if found.evaluation is None:
+        assert found.status is Status.UNKNOWN or oracle.evaluation is None
+        return
+    keys = [score_key(problem, evaluation)[:4] for evaluation in (found.evaluation, oracle.evaluation)]
+    assert keys[0] >= keys[1]
+    if found.status is Status.OPTIMAL or (goal is Goal.LATENCY and floor is None and ceiling is None):
+        assert keys[0] == keys[1]
+
+
+def test_latency_of_many_layers_is_that_of_the_quickest_lane():
+    problem = big_little(150)
+    free = solve(replace(problem, objective=Objective(Goal.LATENCY)), "lanes")
+    assert free.status is Status.OPTIMAL
+    best_hz = solve(problem, "lanes").evaluation.throughput_hz
+    last = 0
+    for share in (0.1, 0.3, 0.5, 0.9):
+        found = solve(replace(problem, objective=Objective(Goal.LATENCY, min_throughput_hz=share * best_hz)))
+        assert found.evaluation.throughput_hz >= share * best_hz
+        assert found.evaluation.latency_ns >= max(free.evaluation.latency_ns, last)
+        last = found.evaluation.latency_ns
