@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import os
 import sys
 import threading
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 TASKS = Path("/proc/self/task")
 KIB = 1024
+YARDSTICK_BYTES, N_YARDSTICKS = 1 << 15, 15
 # What a native runner and the in-situ profiler need of the runtime's C interface.
 C_FUNCTIONS = (
     "LiteRtCreateEnvironment",
@@ -62,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     serve(
         {
             "hello": worker.hello,
+            "yardstick": lambda _: {"yardstick_ns": yardstick_ns()},
             "affinity": lambda _: {"threads": thread_masks()},
             "load": worker.load,
             "time": worker.time,
@@ -75,6 +78,17 @@ def main(argv: list[str] | None = None) -> None:
             "try_affinity": lambda _: {"masks": try_affinity(cores)},
         }
     )
+
+
+def yardstick_ns() -> int:
+    """Return how long a fixed piece of arithmetic takes (median of some tries).
+
+    It stays inside the core: slower than before means that the clock fell, or that somebody on the
+    other hardware thread of the physical core works, whom no counter of a virtual machine shows.
+    """
+    data = bytes(YARDSTICK_BYTES)
+    times = sorted(time_invocations(lambda: hashlib.sha256(data), 1, N_YARDSTICKS))
+    return times[N_YARDSTICKS // 2]
 
 
 def thread_masks(tasks: Path = TASKS) -> dict[str, list[int]]:

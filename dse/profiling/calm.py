@@ -1,8 +1,8 @@
 """Whether the machine was calm while something was timed, and when a number is good enough.
 
-A visit during which the threads had to wait for their cores, a hypervisor took time away, or the
-clock or the temperature moved, is made again: it stays in the journal but only counts when too few
-visits were calm.
+A visit during which the threads had to wait for their cores, a hypervisor took time away, the cores
+were slower than before, or the clock or the temperature moved, is made again: it stays in the
+journal but only counts when too few visits were calm.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dse.units import NS_PER_S
 PATIENCE = 3
 SHORTEST_WATCH_S = 0.2
 MUCH_WAITING = 0.05
+SLOW = 0.9
 
 
 class CalmWatch:
@@ -32,10 +33,15 @@ class CalmWatch:
     worker
         The slot's process, whose own work does not disturb; nor does that of this process, which only
         works while the other one waits for it.
+    best_yardstick_ns
+        The shortest time of the slot's yardstick (see ``dse.devices.worker``) that is known so far.
     """
 
-    def __init__(self, worker: SlotWorker) -> None:
+    def __init__(self, worker: SlotWorker, best_yardstick_ns: int | None = None) -> None:
         self._worker = worker
+        first = worker.yardstick_ns()
+        self.yardstick_ns = first if best_yardstick_ns is None else min(first, best_yardstick_ns)
+        self._slowest_ns = first
         self._start = time.monotonic()
         self._before = conditions.snapshot(worker.cores)
         self._own_before = _cpu_seconds(worker.pid) + time.process_time()
@@ -48,9 +54,15 @@ class CalmWatch:
         so very short times tell nothing of them.
         """
         took_s = time.monotonic() - self._start
+        last = self._worker.yardstick_ns()
+        self.yardstick_ns = min(self.yardstick_ns, last)
+        self._slowest_ns = max(self._slowest_ns, last)
         waiting = (_waited_ns(self._worker.pid) - self._waited_before) / (took_s * NS_PER_S)
         if waiting > MUCH_WAITING * len(self._worker.cores):
             return f"its threads waited for their cores for {waiting:.0%} of the time"
+        speed = self.yardstick_ns / self._slowest_ns
+        if speed < SLOW:
+            return f"the core worked at {speed:.0%} of its speed (its clock, or who shares the physical core)"
         if took_s < SHORTEST_WATCH_S:
             return ""
         own_s = max(0.0, _cpu_seconds(self._worker.pid) + time.process_time() - self._own_before)

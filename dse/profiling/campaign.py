@@ -28,6 +28,7 @@ from dse.units import NS_PER_S
 MAX_RUNS_PER_VISIT = 16
 SLOW_RUN_NS = 200_000_000
 REQUEST_NS = NS_PER_S // 2
+YARDSTICK = "yardstick"  # note of a journal, by slot: the shortest time of a fixed piece of arithmetic
 GROWN = "grown bytes"  # note of a journal, by slot: how much loading a subject made the process grow
 
 
@@ -207,9 +208,11 @@ class Campaign:
                     self.background.surround(self.workers[slot].cores)
                 todo = [name for name in names if not self._done(slot, name)]
                 order.shuffle(todo)
-                watch = CalmWatch(self.workers[slot])
+                watch = CalmWatch(self.workers[slot], self.journal.extra.get(f"{YARDSTICK} {slot}"))
                 visited = self._turn(slot, todo, round_number, deadline)
-                if disturbance := watch.disturbance():
+                disturbance = watch.disturbance()
+                self.journal.note(f"{YARDSTICK} {slot}", watch.yardstick_ns)
+                if disturbance:
                     self.journal.disturb(str(slot), visited, disturbance)
                 self._finish_precise(slot, visited)
                 if round_number > 0 and time.monotonic() > deadline:

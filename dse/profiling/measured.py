@@ -20,7 +20,7 @@ from dse.profiling.accelerator_links import measure_accelerator_links
 from dse.profiling.assembly import layer_cost, precision_reached, resolutions, unresolved_layers
 from dse.profiling.background import Background
 from dse.profiling.cache import CacheKey, Journal, ProfileCache
-from dse.profiling.campaign import Campaign, Subject
+from dse.profiling.campaign import YARDSTICK, Campaign, Subject
 from dse.profiling.in_situ import Resolution
 from dse.profiling.inside_run import TOTAL, InsideRun
 from dse.profiling.layer_models import (
@@ -400,6 +400,7 @@ def _table(study: _Study, journal: Journal) -> CostTable:
                 **precision_reached(study.graph, costs, study.options.precision),
                 "stopped_by": journal.extra.get("stopped by", "nothing was left to measure"),
             },
+            "yardstick_ns": {str(slot): journal.extra.get(f"{YARDSTICK} {slot}") for slot in slots},
             "n_visits": journal.n_visits[0],
             "n_disturbed_visits": journal.n_visits[1],
             "links": measured_links,

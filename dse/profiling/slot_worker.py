@@ -199,6 +199,11 @@ class SlotWorker:
         pieces = tuple(Piece(int(kind), str(tag), int(index)) for kind, tag, index in answer["pieces"])
         return InsideTimes(pieces, tuple(tuple(times) for times in answer["times_us"]))
 
+    def yardstick_ns(self) -> int:
+        """Time a fixed piece of arithmetic, see ``dse.devices.worker.yardstick_ns``."""
+        answer = self._child.request({"command": "yardstick"}, timeout_s=self._options.timeout_s)
+        return int(answer["yardstick_ns"])
+
     def busy(self, name: str) -> None:
         """Keep the cores busy with a loaded model, until ``calm``."""
         self._child.request({"command": "busy", "id": name}, timeout_s=self._options.timeout_s)

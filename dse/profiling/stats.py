@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 CONFIDENCE = 0.95
+SESSION_FACTOR, SESSION_SHARE = 1.5, 0.02
 
 
 def median(values: Sequence[int]) -> int:
@@ -76,18 +77,52 @@ def relative_half_width(values: Sequence[int], interval: tuple[int, int]) -> flo
     return (interval[1] - interval[0]) / (2 * middle) if middle else 0.0
 
 
+def repeatable_interval(visits: Sequence[int], resolution_ns: int = 0) -> tuple[int, int] | None:
+    """Return an interval that the median of another session should share, at 95 %.
+
+    Parameters
+    ----------
+    visits
+        One value per visit, in the order taken.
+    resolution_ns
+        What the clock can tell apart.
+
+    Returns
+    -------
+    tuple of int or None
+        None when there are too few visits.
+
+    Notes
+    -----
+    Visits of one session share its luck: where memory lies, who works next door.  So medians of
+    sessions scatter more than ``median_interval`` of one session says, by a factor and a share that
+    were measured (``benchmarks/agreement.py``).  What drifts within a session counts as well: the
+    medians of its two halves lie inside.
+    """
+    interval = median_interval(visits)
+    if interval is None:
+        return None
+    middle = median(visits)
+    halves = (median(visits[: len(visits) // 2]), median(visits[len(visits) // 2 :]))
+    least = max(round(SESSION_SHARE * middle), resolution_ns)
+    low = middle - max(round(SESSION_FACTOR * (middle - interval[0])), middle - min(halves), least)
+    high = middle + max(round(SESSION_FACTOR * (interval[1] - middle)), max(halves) - middle, least)
+    return max(0, low), high
+
+
 def visit_interval(visits: Sequence[Sequence[int]]) -> tuple[int, int] | None:
-    """Return the 95 % interval of the median over visits.
+    """Return the interval of the median over visits, see ``repeatable_interval``.
 
     Runs of one visit share the moment and are not independent; their medians are, more nearly.
     """
-    return median_interval([median(visit) for visit in visits])
+    return repeatable_interval([median(visit) for visit in visits])
 
 
 def reached_precision(visits: Sequence[Sequence[int]]) -> float | None:
-    """Return the relative half-width of ``visit_interval``, or None with too few visits."""
-    interval = visit_interval(visits)
-    return None if interval is None else relative_half_width([median(visit) for visit in visits], interval)
+    """Return the relative half-width of ``median_interval`` over visits, or None with too few of them."""
+    medians = [median(visit) for visit in visits]
+    interval = median_interval(medians)
+    return None if interval is None else relative_half_width(medians, interval)
 
 
 def middle_mean(values: Sequence[int]) -> float:

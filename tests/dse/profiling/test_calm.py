@@ -43,6 +43,25 @@ def test_competitor_on_the_same_core_is_noticed(worker: SlotWorker) -> None:
             rival.communicate()
 
 
+@pytest.mark.parametrize(
+    ("best", "times", "calm"),
+    [(None, (100, 105), True), (None, (100, 150), False), (60, (100, 100), False), (95, (100, 100), True)],
+)
+def test_slower_cores_are_noticed(
+    worker: SlotWorker, monkeypatch: pytest.MonkeyPatch, best: int | None, times: tuple[int, int], calm: bool
+) -> None:
+    given = iter(times)
+    monkeypatch.setattr(worker, "yardstick_ns", lambda: next(given))
+    monkeypatch.setattr("dse.profiling.calm._waited_ns", lambda _: 0)
+    watch = CalmWatch(worker, best)
+    assert ("of its speed" in watch.disturbance()) == (not calm)
+    assert watch.yardstick_ns == min(best or 1000, *times)
+
+
+def test_the_yardstick_is_measured_in_the_slots_process(worker: SlotWorker) -> None:
+    assert worker.yardstick_ns() > 0
+
+
 def watch(
     monkeypatch: pytest.MonkeyPatch, *, waited_s: float, busy_s: float, own_s: float, took_s: float
 ) -> str:
@@ -62,7 +81,7 @@ def watch(
     monkeypatch.setattr(calm, "_waited_ns", lambda _: next(waited))
     monkeypatch.setattr(calm, "_cpu_seconds", lambda _: next(own))
     monkeypatch.setattr(calm.conditions, "snapshot", lambda _: next(snapshots))
-    found = calm.CalmWatch(SimpleNamespace(pid=1, cores=(0,))).disturbance()  # type: ignore[arg-type]
+    found = calm.CalmWatch(SimpleNamespace(pid=1, cores=(0,), yardstick_ns=lambda: 10)).disturbance()  # type: ignore[arg-type]
     monkeypatch.undo()
     return found
 

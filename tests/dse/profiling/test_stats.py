@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dse.profiling.stats import median, median_interval, relative_half_width
+from dse.profiling.stats import median, median_interval, relative_half_width, repeatable_interval
 
 times = st.lists(st.integers(0, 10**10), min_size=1, max_size=60)
 
@@ -58,3 +58,28 @@ def test_coverage_on_a_skewed_distribution() -> None:
 def test_half_width() -> None:
     assert relative_half_width([90, 100, 110], (90, 110)) == pytest.approx(0.1)
     assert relative_half_width([0, 0, 0], (0, 0)) == 0.0
+
+
+def test_stated_interval_contains_the_usual_one_and_the_drift() -> None:
+    steady = [1000] * 12
+    assert repeatable_interval(steady) == (980, 1020), "sessions scatter even where visits do not"
+    assert repeatable_interval(steady, 250) == (750, 1250), "nothing is known beyond the clock"
+    rising = list(range(1000, 1240, 20))
+    low, high = repeatable_interval(rising) or (0, 0)
+    narrow = median_interval(rising) or (0, 0)
+    assert low < narrow[0] <= narrow[1] < high
+    assert low <= median(rising[:6]) < median(rising[6:]) <= high
+    assert repeatable_interval(steady[:5]) is None
+
+
+def test_sessions_with_a_luck_of_their_own_agree_as_stated() -> None:
+    draw = random.Random(5)
+
+    def session() -> tuple[int, int]:
+        luck = draw.gauss(1, 0.015)
+        interval = repeatable_interval([round(1e5 * luck * draw.gauss(1, 0.02)) for _ in range(12)])
+        assert interval is not None
+        return interval
+
+    pairs = [(session(), session()) for _ in range(400)]
+    assert sum(a[0] <= b[1] and b[0] <= a[1] for a, b in pairs) >= 0.95 * len(pairs)
