@@ -95,7 +95,8 @@ def table(result: RunResult) -> str:
         )
     bound = result.proof.bound_hz
     lines += ["", f"Bound: {bound:.0f} frames/s." if bound else "", f"Outputs: {result.output_check}."]
-    lines += [f"- {entry}" for entry in elsewhere(result.costs) if "gpu" in entry.slot]
+    lines += [f"- {entry}" for entry in elsewhere(result.costs)]
+    lines += [f"- {warning}" for warning in result.warnings]
     return "\n".join((*lines, ""))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -236,6 +236,21 @@ class CostTable:
             overhead_ns=tuple(self.overhead_ns[place] for place in keep),
             whole=tuple(self.whole[place] for place in keep),
             loaded=None if self.loaded is None else self.loaded.only(slots),
+        )
+
+    def without(self, reasons: Mapping[Slot, str]) -> CostTable:
+        """Return the table with some slots masked: they support no layer, for the given reason."""
+        if not reasons:
+            return self
+        masked = [Cost(None, reason=reasons[s]) if s in reasons else None for s in self.slots]
+        return replace(
+            self,
+            costs=tuple(
+                tuple(hidden or cost for hidden, cost in zip(masked, row, strict=True)) for row in self.costs
+            ),
+            whole=tuple(None if s in reasons else w for s, w in zip(self.slots, self.whole, strict=True)),
+            stages=tuple(stage for stage in self.stages if stage.slot not in reasons),
+            loaded=None if self.loaded is None else self.loaded.without(reasons),
         )
 
     def to_json(self) -> dict[str, Any]:

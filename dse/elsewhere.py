@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dse.costs import CostTable
 
 MAX_NAMED = 6
+What = Literal["unsupported", "fallback"]
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Layers with one reason on one slot.
+    """Layers with one reason on some slots.
 
     Parameters
     ----------
-    slot
-        As people write it.
+    slots
+        As people write them.
     what
-        ``unsupported``: the slot does not run them; ``fallback``: something else of the machine ran
-        them when the slot was asked to.
+        ``unsupported``: the slots do not run them; ``fallback``: something else of the machine ran
+        them when the slots were asked to.
     layers
         Their indices; empty for a remark of the runtime about the whole model.
     reason
         Why, or what the runtime said.
     """
 
-    slot: str
-    what: Literal["unsupported", "fallback"]
+    slots: tuple[str, ...]
+    what: What
     layers: tuple[int, ...]
     reason: str
 
@@ -37,12 +38,21 @@ class Elsewhere:
         more = f" and {len(self.layers) - MAX_NAMED} more" if len(self.layers) > MAX_NAMED else ""
         s = "" if len(self.layers) == 1 else "s"
         who = f"layer{s} {named}{more}" if self.layers else "of the whole model"
-        return f"{self.what} on {self.slot}, {who}: {self.reason}"
+        return f"{self.what} on {', '.join(self.slots)}, {who}: {self.reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "slots": list(self.slots),
+            "what": self.what,
+            "layers": list(self.layers),
+            "reason": self.reason,
+        }
 
 
 def elsewhere(costs: CostTable) -> tuple[Elsewhere, ...]:
-    """List what a cost table says about it, slot by slot."""
-    found: list[Elsewhere] = []
+    """List what a cost table says about it: each set of layers and reason once, with all its slots."""
+    found: dict[tuple[What, tuple[int, ...], str], list[str]] = {}
     told = costs.conditions.get("fallbacks") or {}
     for column, slot in enumerate(costs.slots):
         unsupported: dict[str, list[int]] = {}
@@ -54,7 +64,10 @@ def elsewhere(costs: CostTable) -> tuple[Elsewhere, ...]:
             elif cost.fallback:
                 fallback.setdefault(cost.fallback, []).append(layer)
         name = str(slot)
-        found += [Elsewhere(name, "unsupported", tuple(n), why) for why, n in unsupported.items()]
-        found += [Elsewhere(name, "fallback", tuple(n), why) for why, n in fallback.items()]
-        found += [Elsewhere(name, "fallback", (), str(why)) for why in told.get(name, ())]
-    return tuple(found)
+        for why, layers in unsupported.items():
+            found.setdefault(("unsupported", tuple(layers), why), []).append(name)
+        for why, layers in fallback.items():
+            found.setdefault(("fallback", tuple(layers), why), []).append(name)
+        for remark in told.get(name, ()):
+            found.setdefault(("fallback", (), str(remark)), []).append(name)
+    return tuple(Elsewhere(tuple(slots), *key) for key, slots in found.items())

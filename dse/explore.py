@@ -29,6 +29,7 @@ from dse.results import PlanResult, Proof, RunResult
 from dse.rounds import Outcome, measure_in_rounds
 from dse.run_folder import LoggedProgress, RunFolder
 from dse.staging import Stager
+from dse.variants import mask_unsound
 from dse.workloads import open_source
 from solvers.problem import Goal, Objective, Problem
 
@@ -71,6 +72,9 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         graph = subject.graph
         write_inputs(folder.path, experiment, subject.platform)
         costs = find_costs(subject, progress)
+        if subject.measures:
+            parts = subject.file, graph, subject.platform
+            costs = mask_unsound(*parts, costs, experiment.seed, progress)
         write_json(folder.path / "costs.json", costs.to_json())
         planner, proof, plans = search_plans(subject, costs, progress)
         stager = Stager(subject.file, graph, folder.work / "stages")

@@ -180,6 +180,7 @@ def attach(plan: PlanResult, measurement: PlanMeasurement, graph: LayerGraph) ->
             memory_bytes=measurement.memory_bytes,
             disturbed=measurement.disturbed,
             notes=measurement.notes,
+            fallbacks=measurement.fallbacks,
             diagnosis=diagnose(plan, measurement, graph),
             gaps=_gaps(measurement),
         ),

@@ -10,6 +10,7 @@ import dse
 from dse import yaml_io
 from dse.config import Experiment, ModelPath, platform_data
 from dse.costs import CostTable
+from dse.elsewhere import elsewhere
 from dse.files import write_json, write_text
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, stage_options, write_mapping
@@ -151,6 +152,7 @@ def results_json(result: RunResult, status: str = "done") -> dict[str, Any]:
         "winner": best.name,
         "reason": result.reason,
         "warnings": list(result.warnings),
+        "elsewhere": [entry.to_json() for entry in elsewhere(result.costs)],
         "output_check": result.output_check,
         "rounds": [asdict(entry) for entry in result.rounds],
         "plans": [

@@ -107,7 +107,8 @@ class Measured:
 
     ``throughput_hz`` is the median of ``throughput_samples_hz`` (one per repeat); latencies are of
     the full pipeline from source to sink, ``empty_latency_ns`` of one frame in an empty lane.
-    ``gaps`` are those of the last repeat that counts, the longest in sum first.
+    ``gaps`` are those of the last repeat that counts, the longest in sum first; ``fallbacks`` say which
+    stages ran elsewhere than asked, and why.
     """
 
     throughput_hz: float
@@ -121,6 +122,7 @@ class Measured:
     notes: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
     gaps: tuple[Gap, ...] = ()
+    fallbacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

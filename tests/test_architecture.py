@@ -42,6 +42,7 @@ LAYERS: dict[str, int] = {
     "dse.profiling": 5,
     "dse.validation": 5,
     "dse.machine": 6,
+    "dse.variants": 6,
     "dse.doctor": 7,
     "dse.reports": 6,
     "dse.run_folder": 6,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
+from dse.elsewhere import elsewhere
 from dse.reports.diagnosis import diagnosis_lines
 from dse.reports.network_report import network_lines, network_view
 from dse.reports.wording import (
@@ -26,6 +27,7 @@ from dse.units import NS_PER_MS, format_hz, format_ns
 WIDTH = 80
 MAX_ROWS = 20
 MAX_OTHERS = 2
+MAX_ELSEWHERE = 4
 BROKEN = "refused"
 
 Style = Callable[[str], str]
@@ -69,6 +71,7 @@ def result_text(result: RunResult, highlight: Style = plain) -> str:
         *([f"Outputs: {result.output_check}"] if result.output_check else []),
         *_refusals(result),
         *(f"Warning: {warning}" for warning in result.warnings),
+        *_elsewhere(result),
     ]
     lines.append("")
     for note in notes:
@@ -78,6 +81,15 @@ def result_text(result: RunResult, highlight: Style = plain) -> str:
             f"Report: {printable(str(result.run_dir / 'report.html'))}"
         )  # whole, so that it can be copied
     return "\n".join(lines)
+
+
+def _elsewhere(result: RunResult) -> list[str]:
+    """What slots do not run and what ran elsewhere than asked, the first few."""
+    found = [f"Elsewhere: {entry}." for entry in elsewhere(result.costs)]
+    if result.best.measured is not None:
+        found = [*(f"Elsewhere: {text}." for text in result.best.measured.fallbacks), *found]
+    more = [f"Elsewhere: {len(found) - MAX_ELSEWHERE} more entries in the report."]
+    return found[:MAX_ELSEWHERE] + (more if len(found) > MAX_ELSEWHERE else [])
 
 
 def _refusals(result: RunResult) -> list[str]:

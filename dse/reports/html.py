@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dse
+from dse.elsewhere import elsewhere
 from dse.files import write_text
 from dse.reports.console import printable
 from dse.reports.cost_table import cost_view
@@ -97,6 +98,10 @@ def report_html(result: RunResult, written: str = "") -> str:
         diagnosis=diagnosis_rows(result),
         machine_facts=machine_facts(result.best),
         costs=cost_view(result),
+        elsewhere=[
+            *(result.best.measured.fallbacks if result.best.measured else ()),
+            *map(str, elsewhere(result.costs)),
+        ],
         open_costs=len(result.graph.layers) <= MAX_OPEN_LAYERS,
         price=price_of_wishes(result),
         proof_text=proof_text(result.proof),

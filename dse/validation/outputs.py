@@ -127,7 +127,12 @@ class OutputCheck:
 
 
 def check_outputs(
-    whole_model: Path, plan: PipelinePlan, frames: Sequence[Frame], *, engine: str = "auto"
+    whole_model: Path,
+    plan: PipelinePlan,
+    frames: Sequence[Frame],
+    *,
+    engine: str = "auto",
+    same_kernels: bool = True,
 ) -> OutputCheck:
     """Compare the stages of a plan with the whole model, several frames in a row.
 
@@ -145,6 +150,9 @@ def check_outputs(
     engine
         How the stages run (see ``Pipeline``); the whole model runs in the interpreter, so this
         checks the engine as well.
+    same_kernels
+        Whether a lane of one kernel library is compared with the whole under the same; else with the
+        whole under the usual kernels.
 
     Raises
     ------
@@ -163,7 +171,7 @@ def check_outputs(
     for lane in lanes.values():
         alone = replace(plan, lanes=(lane if here else _on_one_core(lane, min(available)),))
         own = kernels_of(alone.lanes[0])
-        kernels = _reference(own)
+        kernels = _reference(own) if same_kernels else "default"
         threads = max((stage.threads for stage in alone.lanes[0].stages if not stage.is_apart), default=1)
         if (threads, kernels) not in expected:
             whole = _whole(whole_model, alone, threads, kernels)
