@@ -6,6 +6,7 @@ from dse.commands.doctor import doctor
 from dse.commands.export import export
 from dse.commands.extract import extract
 from dse.commands.inspect import inspect
+from dse.commands.merge import merge
 from dse.commands.platform import platform
 from dse.commands.profile import profile
 from dse.commands.run import run
@@ -26,6 +27,7 @@ COMMANDS = (
     sweep,
     split,
     extract,
+    merge,
     validate,
     compare,
     export,

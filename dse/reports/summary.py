@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dse.flatbuffer.cut_costs import cheap_cuts, cut_costs
+from dse.flatbuffer.networks import has_note
 from dse.flatbuffer.operators import operator_name
 from dse.flatbuffer.reader import ModelFile
 from dse.flatbuffer.records import Model, SignatureDef
@@ -123,6 +124,8 @@ def _unusual(file: ModelFile, graph: LayerGraph, model: Model) -> list[str]:
     sparse = sum(tensor.sparsity is not None for tensor in model.subgraphs[0].tensors)
     if sparse:
         found.append(f"{sparse} sparse weights")
+    if has_note(model) and not graph.networks:
+        found.append("a workload whose operators were changed since it was merged: shown as one network")
     if len(model.subgraphs) > 1:
         found.append(f"{len(model.subgraphs)} subgraphs (control flow, initialisers or further signatures)")
     if len(model.signature_defs) > 1:
@@ -161,6 +164,9 @@ def summary_text(summary: Summary) -> str:
     types = ", ".join(f"{dtype} {format_bytes(n)}" for dtype, n in summary.weight_types.items())
     lines = [shorten(f"{file.path.name}  {format_bytes(file.n_bytes)}", WIDTH)]
     lines += _entry("layers", f"{len(graph.layers)}{constant}")
+    networks = [f"{network.name} {len(network.layers)}" for network in graph.networks]
+    if networks:
+        lines += _entry("networks", f"layers: {', '.join(networks)}")
     lines += _entry("arithmetic", macs)
     lines += _entry("weights", f"{format_bytes(graph.weight_bytes)}" + (f" ({types})" if types else ""))
     lines += _entry("activations", f"{format_bytes(summary.peak_activation_bytes)} alive at once")
@@ -254,6 +260,7 @@ def summary_json(summary: Summary, *, layers: bool = False) -> dict[str, Any]:
         "path": str(summary.file.path),
         "n_bytes": summary.file.n_bytes,
         "n_layers": len(graph.layers),
+        "networks": [{"name": network.name, "n_layers": len(network.layers)} for network in graph.networks],
         "n_operators": summary.n_operators,
         "n_constant_operators": summary.n_constant_operators,
         "n_subgraphs": summary.n_subgraphs,

@@ -116,7 +116,7 @@ def test_the_run_folder_is_complete(finished):
     folder = place.folder / "runs" / "first"
     names = {path.name for path in folder.iterdir()}
     assert names == {
-        "config.yaml", "platform.yaml", "costs.json", "plans.json", "measurements.json", "stages", "mapping.yaml",
+        "config.yaml", "platform.yaml", "costs.json", "layers.json", "plans.json", "measurements.json", "stages", "mapping.yaml",
         "report.html", "results.json", "log.txt", "trace.pftrace",
     }  # fmt: skip
     mapping = read_mapping(folder / "mapping.yaml")
