@@ -8,8 +8,11 @@ networks' layers should come, and the exact programme over that order cuts them 
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
 
 import numpy as np
 
@@ -52,6 +55,31 @@ def network_orders(blocks: Blocks, limits: Limits) -> tuple[Order, ...]:
     """
     if len(blocks.problem.networks) < 2:
         return ()
+    return _search(_Question(_digest(blocks), limits.memory_bytes, blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A key for the cache: one search is asked for by every solver that a run tries."""
+
+    digest: str
+    memory_bytes: int
+    blocks: Blocks = field(compare=False)
+
+
+def _digest(blocks: Blocks) -> str:
+    problem = blocks.problem
+    digest = hashlib.sha256()
+    for part in fields(problem):
+        value = getattr(problem, part.name)
+        digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+    digest.update(repr(blocks.members).encode())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _search(question: _Question) -> tuple[Order, ...]:
+    blocks, limits = question.blocks, Limits(memory_bytes=question.memory_bytes)
     joined = _join(blocks)
     own = tuple(range(joined.n_blocks))
     links = exact_links(joined, own) or Links.DEAREST
