@@ -147,6 +147,7 @@ To measure the whole model without stages, export a mapping of one stage.
 
 The program first checks `SHA256SUMS` (`--no-sums` leaves it out), runs the reference frames through
 every lane, and says which cores each thread may use. `--no-pin` leaves the cores to the system.
+What to expect, above, was found with LiteRT's kernels; this library's take times of their own.
 
 ## Cores
 

@@ -112,7 +112,8 @@ python3 run_armnn.py --frames 200     # frames per second, latency, time of each
 Every stage is a process on its own cores, as `plan.txt` says: it pins itself before Arm NN is loaded,
 so that all threads of the backend stay there, and hands frames on through a pipe. `--backends
 CpuAcc,CpuRef` (the default) says what to run on; what was found is told. Arm NN {VERSION} takes as many
-threads as it likes; they share the cores of their stage.
+threads as it likes; they share the cores of their stage. What to expect, above, was found with LiteRT's
+kernels; those of Arm NN take times of their own.
 
 ## One stage alone, with ExecuteNetwork
 
