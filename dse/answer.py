@@ -74,6 +74,8 @@ def describe(plan: PlanResult) -> str:
     if len(lanes) == 1 and len(lanes[0].stages) > 1 and not _pipelined(plan):
         stages = lanes[0].stages
         return f"The model in {len(stages)} pieces, one after another on {stages[0].slot},"
+    if _apart(plan):
+        return f"Running whole networks side by side ({' / '.join(s.slot for s in lanes[0].stages)})"
     forms = Counter(" -> ".join(stage.slot for stage in lane.stages) for lane in lanes)
     if all(len(lane.stages) == 1 for lane in lanes):
         if len(lanes) == 1:
@@ -93,6 +95,8 @@ def _counted(forms: Mapping[str, int]) -> str:
 def _cause(best: PlanResult, plans: Sequence[PlanResult], platform: Platform, goal: Goal) -> str:
     """Say which of the formulation's reasons it was."""
     lanes = best.mapping.lanes
+    if _apart(best) and _pipelined(best):
+        return "Networks that do not wait for each other run at the same time, each where it fits best."
     if not _pipelined(best):
         if len(lanes) > 1:
             return (
@@ -124,6 +128,10 @@ def _cause(best: PlanResult, plans: Sequence[PlanResult], platform: Platform, go
     if rival is None or len(rival.mapping.lanes) == 1:
         return "Copies are not possible here (state, memory or a cap on lanes), so stages share the work."
     return "Each stage keeps to a part of the weights and layers that fits its cores and caches."
+
+
+def _apart(plan: PlanResult) -> bool:
+    return any(part.startswith("apart, ") for part in plan.name.split(" = "))
 
 
 def _pipelined(plan: PlanResult) -> bool:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from dse.elsewhere import elsewhere
+from dse.networks import stage_networks
 from dse.reports.diagnosis import diagnosis_lines
 from dse.reports.network_report import network_lines, network_view
 from dse.reports.wording import (
@@ -226,7 +227,7 @@ def _mapping(result: RunResult) -> list[str]:
     for number, lane in enumerate(lanes):
         key = tuple((stage.layers, stage.cluster, stage.threads) for stage in lane.stages)
         groups.setdefault(key, []).append(number)
-    heads = ["lane", "layers", "on", "cores", "predicted", "measured", ""]
+    heads = ["lane", "layers", "on", "cores", "predicted", "measured", "", ""]
     rows = []
     for members in groups.values():
         stages = lanes[members[0]].stages
@@ -241,10 +242,11 @@ def _mapping(result: RunResult) -> list[str]:
                     shorten(" | ".join(cores), 18),
                     *_times(numbers.get(stage.name)),
                     "<- slowest" if place == slowest and len(stages) > 1 else "",
+                    ", ".join(stage_networks(result.graph, stage.layers)),
                 ]
             )
     if all(row[5] == "-" for row in rows):
-        heads, rows = [*heads[:5], ""], [[*row[:5], row[6]] for row in rows]
+        heads, rows = [*heads[:5], "", ""], [[*row[:5], *row[6:]] for row in rows]
     widths = [max(len(row[n]) for row in [heads, *rows]) for n in range(len(heads))]
     title = f"The winner: {shorten(best.name, WIDTH - 12)}"
     text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in [heads, *rows]]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dse.networks import stage_networks
 from dse.placement import PlacedLane, PlacedStage
 from dse.reports.console import format_cores
 from dse.reports.drawing import N_COLOURS, Tick, busy_ns, nice_ticks, stage_letter, stage_numbers
@@ -70,6 +71,12 @@ def timeline(result: RunResult) -> Timeline:
             drawn = _frames(
                 stage, own, place, start_ns, period_ns, window_ns, measured, colours[stage.name], marked
             )
+            networks = stage_networks(result.graph, stage.layers)
+            if networks:
+                text = ", ".join(networks)
+                drawn = [
+                    replace(bar, text=f"{text} · {bar.text}", title=f"{text}: {bar.title}") for bar in drawn
+                ]
             for core in stage.cores:
                 bars.setdefault(core, []).extend(drawn)
     rows = []
