@@ -177,6 +177,18 @@ class CostTable:
             if cost.median_ns is not None
         )
 
+    def slowdown_by_waiting(self, slot: int, utilisation: float) -> float:
+        """Return how many times longer a run takes where the core only works a share of the time.
+
+        Measured at about half duty and taken as linear in the time spent waiting; 1.0 where it was not
+        measured, and never less.
+        """
+        told = self.conditions.get("idle", {}).get(str(self.slots[slot]))
+        if not told or not told["utilisation"] < 1:
+            return 1.0
+        waiting = min(1.0, max(0.0, 1 - utilisation) / (1 - float(told["utilisation"])))
+        return 1.0 + max(0.0, float(told["factor"]) - 1) * waiting
+
     @property
     def calibration(self) -> tuple[float, ...]:
         """Per slot: factor that makes the sum of layers plus overhead equal the measured whole model.

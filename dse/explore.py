@@ -208,7 +208,7 @@ def search_plans(
     """Search exactly, and gather baselines and alternatives."""
     search = subject.experiment.search
     problem, slots, pins = make_problem(subject, costs)
-    planner = Planner(problem, subject.platform, slots, pins)
+    planner = Planner(problem, subject.platform, slots, pins, costs)
     with progress.task("searching", 1) as task:
         limits = search_limits(subject.experiment, task)
         proof, plans = find_plans(planner, search.solver, limits, search.candidates)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dse.costs import StageCost
-from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.measure import PlanMeasurement, StageMeasurement
 from dse.placement import PlacedMapping
 from dse.planning import Planner, predict
 from dse.problems import unplace
@@ -53,7 +53,7 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
             key = (time.layers, time.slot)
             if key not in times or times[key][0] < n_cores:
                 times[key] = (n_cores, time)
-        for slot, ratio in _ratios(problem, mapping, measurement):
+        for slot, ratio in _ratios(planner, mapping, measurement):
             ratios.setdefault(slot, []).append((n_cores, ratio))
         for cluster, ratio in _transfer_ratios(problem, mapping, measurement):
             transfers.setdefault(cluster, []).append((n_cores, ratio))
@@ -126,12 +126,24 @@ def stage_costs(
     return tuple(cost for _, cost in found.values())
 
 
-def _ratios(problem: Problem, mapping: Mapping, measurement: PlanMeasurement) -> list[tuple[int, float]]:
-    """Measured over predicted compute time of every stage, with its slot."""
+def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) -> list[tuple[int, float]]:
+    """Measured over predicted compute time of every stage, with its slot.
+
+    A stage that waits for the bottleneck is colder than in a tight loop; as the bottleneck it would
+    not be, so what waiting adds is taken out.
+    """
+    problem = planner.problem
     predicted = [stage.compute_ns for lane in evaluate(problem, mapping).lanes for stage in lane.stages]
     slots = [stage.slot for lane in mapping.lanes for stage in lane.stages]
+
+    def warm_ns(slot: int, got: StageMeasurement) -> float:
+        if planner.costs is None or planner.slots[slot] not in planner.costs.slots:
+            return got.compute_ns
+        column = planner.costs.slots.index(planner.slots[slot])
+        return got.compute_ns / planner.costs.slowdown_by_waiting(column, got.utilisation)
+
     return [
-        (slot, min(_MOST, max(_LEAST, got.compute_ns / expected)))
+        (slot, min(_MOST, max(_LEAST, warm_ns(slot, got) / expected)))
         for slot, expected, got in zip(slots, predicted, measurement.stages, strict=True)
         if expected > 0
     ]

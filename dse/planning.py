@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dse.config import Experiment
+from dse.costs import CostTable
 from dse.errors import DseError, InputError
 from dse.placement import PlacedMapping
 from dse.platforms import Platform, Slot
@@ -48,12 +49,15 @@ class Planner:
         ``slots`` are the problem's columns in the platform's terms.
     pins
         Which cores pinned layers get.
+    costs
+        The cost table behind the problem, for what waiting adds to a stage.
     """
 
     problem: Problem
     platform: Platform
     slots: tuple[Slot, ...]
     pins: tuple[ResolvedPin, ...] = ()
+    costs: CostTable | None = None
 
     def plan(self, name: str, role: Role, mapping: Mapping) -> PlanResult:
         """Place and predict one mapping."""

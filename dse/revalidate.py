@@ -87,7 +87,7 @@ def _measure(
 ) -> RunResult:
     costs = read_costs(folder / "costs.json", subject.file)
     problem, slots, pins = make_problem(subject, costs)
-    planner = Planner(problem, subject.platform, slots, pins)
+    planner = Planner(problem, subject.platform, slots, pins, costs)
     _check_cores(content)
     check_mapping(content.mapping, subject.graph, subject.platform)
     mapping = unplace(content.mapping, subject.platform, slots)

@@ -231,14 +231,18 @@ class Worker:
         }
 
     def time(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Time models in the order given; each visit is ``[id, warm-up runs, timed runs]``."""
+        """Time models in the order given; each visit is ``[id, warm-up runs, timed runs]``.
+
+        ``pause_ns`` is how long to sleep before every timed run.
+        """
+        pause_ns = int(request.get("pause_ns", 0))
         samples: dict[str, list[int]] = {}
         collecting = gc.isenabled()
         gc.disable()  # a collection inside a timed run would be noise of our own making
         try:
             for name, n_warmup, n_timed in request["visits"]:
                 samples.setdefault(name, []).extend(
-                    time_invocations(self.loaded[name].invoke, n_warmup, n_timed)
+                    time_invocations(self.loaded[name].invoke, n_warmup, n_timed, pause_ns)
                 )
         finally:
             if collecting:
@@ -316,13 +320,17 @@ class Worker:
         return {}
 
 
-def time_invocations(invoke: Callable[[], object], n_warmup: int, n_timed: int) -> list[int]:
-    """Time single calls, each from its start to its end, in nanoseconds."""
+def time_invocations(
+    invoke: Callable[[], object], n_warmup: int, n_timed: int, pause_ns: int = 0
+) -> list[int]:
+    """Time single calls, each from its start to its end, in nanoseconds; sleep before each of them."""
     clock = time.perf_counter_ns
     for _ in range(n_warmup):
         invoke()
     samples = []
     for _ in range(n_timed):
+        if pause_ns:
+            time.sleep(pause_ns / 1e9)
         start = clock()
         invoke()
         samples.append(clock() - start)

@@ -2,7 +2,7 @@
 
 A visit during which the threads had to wait for their cores, a hypervisor took time away, the cores
 were slower than before, or the clock or the temperature moved, is made again: it stays in the
-journal but only counts when too few visits were calm.
+journal, and where too few visits were calm the fastest third of all counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dse.profiling.slot_worker import SlotWorker
 from dse.profiling.stats import reached_precision
 from dse.units import NS_PER_S
 
-# Restless machines never get enough calm visits; after this many times the rounds, all count.
+# Restless machines never get enough calm visits; after this many times the rounds, the fastest count.
 PATIENCE = 3
 SHORTEST_WATCH_S = 0.2
 MUCH_WAITING = 0.05

@@ -21,6 +21,7 @@ from dse.profiling.assembly import layer_cost, precision_reached, resolutions, u
 from dse.profiling.background import Background
 from dse.profiling.cache import CacheKey, Journal, ProfileCache
 from dse.profiling.campaign import YARDSTICK, Campaign, Subject
+from dse.profiling.idle import measure_idle
 from dse.profiling.in_situ import Resolution
 from dse.profiling.inside_run import TOTAL, InsideRun
 from dse.profiling.layer_models import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 RUNTIME = "ai-edge-litert"
 WHOLE = "whole model"
 OVERHEAD = "invocation"
+IDLE = "idle"  # note of a journal, by slot: what waiting adds
 FALLBACK = "fallback"
 MEMORY_SHARE = 0.25
 
@@ -252,6 +254,7 @@ def _run_campaign(study: _Study, journal: Journal, folder: Path) -> None:
         campaign = Campaign(workers, journal, study.options, folder, task, share, inside, background)
         campaign.run(subjects, always)
         journal.note("stopped by", campaign.stopped_by)
+        _measure_idle(study, journal, workers)
         for slot, worker in workers.items():
             rows = _regions(study, journal, slot)
             if rows:
@@ -266,6 +269,20 @@ def _alone(study: _Study, journal: Journal) -> dict[str, frozenset[Slot]]:
         for layer in _unresolved(study, slot, resolution):
             wanted.setdefault(subject_of(study.graph, layer), set()).add(slot)
     return {name: frozenset(slots) for name, slots in wanted.items()}
+
+
+def _measure_idle(study: _Study, journal: Journal, workers: Mapping[Slot, SlotWorker]) -> None:
+    """Measure, once per slot, what waiting adds to a run of the whole model."""
+    for slot, worker in workers.items():
+        record = journal.record(str(slot), WHOLE)
+        if record.refused or not record.samples_ns or f"{IDLE} {slot}" in journal.extra:
+            continue
+        if isinstance(worker.load(WHOLE, study.file.path), str):
+            continue
+        effect = measure_idle(worker, WHOLE, median(record.samples_ns))
+        worker.unload([WHOLE])
+        if effect is not None:
+            journal.note(f"{IDLE} {slot}", effect.to_json())
 
 
 def _unresolved(study: _Study, slot: Slot, resolution: Resolution) -> tuple[Layer, ...]:
@@ -401,6 +418,7 @@ def _table(study: _Study, journal: Journal) -> CostTable:
                 "stopped_by": journal.extra.get("stopped by", "nothing was left to measure"),
             },
             "yardstick_ns": {str(slot): journal.extra.get(f"{YARDSTICK} {slot}") for slot in slots},
+            "idle": {str(slot): told for slot in slots if (told := journal.extra.get(f"{IDLE} {slot}"))},
             "n_visits": journal.n_visits[0],
             "n_disturbed_visits": journal.n_visits[1],
             "links": measured_links,

@@ -139,13 +139,17 @@ class SlotWorker:
         self.load(SETTLING, path)
         self.unload([SETTLING])
 
-    def time(self, visits: Sequence[Visit]) -> tuple[dict[str, list[int]], dict[str, str]]:
+    def time(
+        self, visits: Sequence[Visit], *, pause_ns: int = 0
+    ) -> tuple[dict[str, list[int]], dict[str, str]]:
         """Time models in the order given.
 
         Parameters
         ----------
         visits
             Name, warm-up runs and timed runs.
+        pause_ns
+            How long to sleep before every timed run.
 
         Returns
         -------
@@ -156,7 +160,7 @@ class SlotWorker:
             of them alone).
         """
         try:
-            return self._time(visits), {}
+            return self._time(visits, pause_ns), {}
         except RuntimeRefusedError:
             pass
         except _DEATHS:
@@ -165,7 +169,7 @@ class SlotWorker:
         refused: dict[str, str] = {}
         for visit in visits:
             try:
-                samples.update(self._time([visit]))
+                samples.update(self._time([visit], pause_ns))
             except RuntimeRefusedError as error:
                 refused[visit[0]] = str(error)
                 self._resident.pop(visit[0], None)
@@ -319,9 +323,9 @@ class SlotWorker:
         self._inside = path
         return Loaded(int(answer["second_ns"]), 0)
 
-    def _time(self, visits: Sequence[Visit]) -> dict[str, list[int]]:
+    def _time(self, visits: Sequence[Visit], pause_ns: int) -> dict[str, list[int]]:
         answer = self._child.request(
-            {"command": "time", "visits": [list(visit) for visit in visits]},
+            {"command": "time", "visits": [list(visit) for visit in visits], "pause_ns": pause_ns},
             timeout_s=self._options.timeout_s,
             doing=f"timing {visits[0][0] if len(visits) == 1 else f'{len(visits)} models'}",
         )

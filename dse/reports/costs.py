@@ -136,7 +136,7 @@ def trust_lines(costs: CostTable) -> list[str]:
     if conditions.get("n_disturbed_visits"):
         lines.append(
             f"disturbed: {conditions['n_disturbed_visits']} of {conditions['n_visits']} visits;"
-            " they only count where too few were calm"
+            " where too few were calm, the fastest third of all counts"
         )
     machine = conditions.get("machine") or {}
     lines += [f"warning: {warning}" for warning in machine.get("warnings", ())]

@@ -59,6 +59,17 @@ def test_disturbed_visits_only_count_when_too_few_are_calm() -> None:
         journal.disturb("s", ["never seen"], "others")
 
 
+def test_the_fastest_visits_count_where_none_was_calm() -> None:
+    with Journal() as journal:
+        times = [50, 10, 90, 20, 80, 30, 70, 40, 60, 100] * 3
+        for time in times:
+            journal.add_samples("s", {"x": [time, time + 1, 10_000]})
+            journal.disturb("s", ["x"], "others")
+        used = journal.record("s", "x").used_visits
+        assert len(used) == 10
+        assert [visit[0] for visit in used] == [10, 20, 30, 40, 10, 20, 30, 10, 20, 30]
+
+
 def test_every_cut_of_the_file_can_be_read_and_continued(tmp_path: Path) -> None:
     cache = ProfileCache(tmp_path)
     filled(cache)
