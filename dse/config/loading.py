@@ -312,7 +312,7 @@ def check_pins(pins: Sequence[Pin], platform: Platform) -> list[str]:
                     f"{pin.where}: on: expected {', '.join(map(str, counts))} cores of {pin.cluster} "
                     f"(platform {platform.name}), got {pin.threads}"
                 )
-        elif pin.cluster is not None and pin.kernels not in (None, *clusters[pin.cluster].kernels):
+        if pin.cluster in clusters and pin.kernels not in (None, *clusters[pin.cluster].kernels):
             offered = ", ".join(clusters[pin.cluster].kernels)
             faults.append(
                 f"{pin.where}: on: expected kernels that cluster {pin.cluster} offers ({offered}; see "
