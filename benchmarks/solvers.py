@@ -1,16 +1,19 @@
 """Compare all solvers and published heuristics: ``python -m benchmarks.solvers CORPUS``.
 
 CORPUS is a folder with ``dnn-partitioning``, ``pipedream`` and ``bettertogether_pixel.csv``.  One line per
-instance and method: mean time between frames, gap to the best bound of the run, and time.
+instance and method: mean time between frames, gap to the best bound of the run, and wall time.  With
+``--rows FILE`` an interrupted run continues where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.cost_graphs import read
@@ -19,9 +22,9 @@ from solvers.errors import SolverError
 from solvers.limits import Limits
 from solvers.problem import Problem
 from solvers.published import PUBLISHED, published_plan
-from solvers.registry import solve
+from solvers.registry import SOLVERS, solve
 
-METHODS = ("lanes", "interval_dp", "ideal_dp", "assignment", "portfolio")
+METHODS = tuple(name for name in SOLVERS if name not in ("exhaustive", "black_box"))
 NS_PER_MS = 1e6
 
 
@@ -76,32 +79,89 @@ def compare(name: str, problem: Problem, limits: Limits) -> list[Line]:
     return lines
 
 
+def judge(lines: list[Line]) -> tuple[float, str | None]:
+    """Return the best bound (ms) of one instance, and the published heuristic that beats all solvers."""
+    bounds = [line.bound_ms for line in lines if line.bound_ms is not None]
+    ours = min(line.period_ms for line in lines if line.period_ms is not None and line.method in METHODS)
+    for line in lines:
+        feasible = line.period_ms is not None and line.method not in METHODS and not line.note
+        if feasible and line.period_ms is not None and line.period_ms < ours * (1 - 1e-12):
+            return max(bounds, default=0.0), line.method
+    return max(bounds, default=0.0), None
+
+
+def table(done: dict[str, list[Line]]) -> str:
+    """Return the comparison in Markdown: a line per instance, then one table per instance."""
+    parts = [
+        "| instance | best bound ms | best of ours | best published | gap of portfolio | slowest s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, lines in done.items():
+        bound, _ = judge(lines)
+        found = {line.method: line.period_ms for line in lines if line.period_ms is not None}
+        ours = min((period, method) for method, period in found.items() if method in METHODS)
+        others = [
+            (line.period_ms, line.method)
+            for line in lines
+            if line.period_ms is not None and line.method not in METHODS and not line.note
+        ]
+        theirs = f"{min(others)[0]:.4f} ({min(others)[1]})" if others else "none keeps to the limits"
+        gap = _gap(found.get("portfolio"), bound)
+        slowest = max(line.wall_s for line in lines if line.method in METHODS)
+        parts.append(
+            f"| {name} | {bound:.4f} | {ours[0]:.4f} ({ours[1]}) | {theirs} | {gap} | {slowest:.1f} |"
+        )
+    for name, lines in done.items():
+        bound, _ = judge(lines)
+        parts += ["", f"### {name}", "", "| method | period ms | gap | s | |", "|---|---|---|---|---|"]
+        for line in lines:
+            period = "-" if line.period_ms is None else f"{line.period_ms:.4f}"
+            gap = _gap(line.period_ms, bound)
+            parts.append(f"| {line.method} | {period} | {gap} | {line.wall_s:.2f} | {line.note} |")
+    return "\n".join(parts) + "\n"
+
+
+def _gap(period_ms: float | None, bound_ms: float) -> str:
+    return "" if period_ms is None or not bound_ms else f"{max(0.0, 100 * (period_ms / bound_ms - 1)):.2f} %"
+
+
+def read_rows(path: Path) -> dict[str, list[Line]]:
+    """Read the instances that an earlier run finished, from its JSON lines."""
+    done: dict[str, list[Line]] = {}
+    for text in path.read_text().splitlines() if path.exists() else ():
+        lines = [Line(**line) for line in json.loads(text)]
+        done[lines[0].instance] = lines
+    return done
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison; exit code 1 when a published heuristic beats the best solver."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("corpus", type=Path)
-    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds per solver and instance")
+    parser.add_argument("--time-limit", type=float, default=8.0, help="seconds per solver and instance")
     parser.add_argument("--only", default="", help="instances whose name contains this")
+    parser.add_argument(
+        "--rows", type=Path, help="JSON lines: finished instances are kept there, not run again"
+    )
+    parser.add_argument("--markdown", type=Path, help="write the tables to this file too")
     given = parser.parse_args(arguments)
     limits = Limits(time_s=given.time_limit, workers=len(os.sched_getaffinity(0)))
-    beaten = False
+    done = read_rows(given.rows) if given.rows else {}
     for name, problem in instances(given.corpus):
-        if given.only not in name:
+        if given.only not in name or name in done:
             continue
-        lines = compare(name, problem, limits)
-        bound = max((line.bound_ms for line in lines if line.bound_ms is not None), default=None)
-        ours = min(line.period_ms for line in lines if line.period_ms is not None and line.method in METHODS)
-        print(f"\n{name} ({problem.n_layers} layers), best bound {bound:.4f} ms")
-        for line in lines:
-            if line.period_ms is None:
-                print(f"  {line.method:34} {'-':>12} {'':>8} {line.wall_s:8.2f} s  {line.note}")
-                continue
-            gap = f"{100 * (line.period_ms / bound - 1):7.2f}%" if bound else ""
-            print(f"  {line.method:34} {line.period_ms:9.4f} ms {gap} {line.wall_s:8.2f} s  {line.note}")
-            published = line.method not in METHODS and not line.note
-            beaten |= published and line.period_ms < ours * (1 - 1e-12)
-    print("\nA published heuristic won somewhere." if beaten else "\nNo published heuristic won anywhere.")
-    return 1 if beaten else 0
+        done[name] = compare(name, problem, limits)
+        print(f"{name}: {sum(line.wall_s for line in done[name]):.1f} s", file=sys.stderr, flush=True)
+        if given.rows:
+            with given.rows.open("a") as file:
+                file.write(json.dumps([asdict(line) for line in done[name]]) + "\n")
+    text = table(done)
+    winners = [f"{judge(lines)[1]} on {name}" for name, lines in done.items() if judge(lines)[1]]
+    text += f"\nPublished heuristics won: {', '.join(winners) or 'nowhere'}.\n"
+    print(text)
+    if given.markdown:
+        given.markdown.write_text(text)
+    return 1 if winners else 0
 
 
 if __name__ == "__main__":

@@ -14,9 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from solvers.bounds import relaxation
 from solvers.cp_sat import polish
 from solvers.errors import CapError
 from solvers.evaluate import Evaluation, evaluate, score_key
@@ -26,10 +23,9 @@ from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.mix import solve_interval_dp, solve_lanes
 from solvers.problem import Goal, Problem
 from solvers.rotations import best_rotation
+from solvers.rounding import POWER, round_prices
 from solvers.unit_bound import unit_bound_ns
 
-POWER = 12
-"""Exponent of the smooth measure: sum of (load / best)^POWER."""
 N_ROTATIONS = 24
 MOST_POLISHED = 3000
 """Layers up to which annealing and CP-SAT are tried."""
@@ -64,7 +60,7 @@ def improve(problem: Problem, first: Solution, limits: Limits) -> Solution:
         return replace(first, solver="assignment")
     best, evaluation = first.mapping, first.evaluation
     bound_hz: float | None = None
-    rounded = round_prices(problem)
+    rounded = round_prices(problem, limits)
     if rounded is not None:
         best, evaluation = _better(problem, best, evaluation, Mapping((rounded,)))
         limits.found(best, evaluation)
@@ -101,45 +97,6 @@ class _Place:
     def tell(self, lane: Lane) -> None:
         """Tell that mapping."""
         self.limits.found(self.mapping(lane))
-
-
-def round_prices(problem: Problem) -> Lane | None:
-    """Return a lane with one unit per core that follows the prices of the relaxation.
-
-    Every element goes to the cluster where it is cheapest at those prices; the elements of a cluster
-    are split over its cores in topological order by equal time.  Near the bound on models of many
-    layers when hand-over is cheap, and linear in their number.
-    """
-    parts = elements(problem)
-    shapes = [
-        slot for slot, shape in enumerate(problem.slots) if shape.threads == 1 and not shape.host_threads
-    ]
-    shape_of = {problem.slots[slot].cluster: slot for slot in shapes}
-    if not shapes:
-        return None
-    of_layer = np.zeros(problem.n_layers, np.int64)
-    for number, layers in enumerate(parts.members):
-        of_layer[list(layers)] = number
-    slots = [shape_of[cluster] for cluster in sorted(shape_of)]
-    sizes = np.array([problem.cluster_sizes[problem.slots[slot].cluster] for slot in slots])
-    cost = np.zeros((len(parts.members), len(slots)))
-    layer_cost = np.where(problem.supported, problem.cost_ns.astype(np.float64), np.inf)[:, slots]
-    np.add.at(cost, of_layer, layer_cost)
-    if not np.isfinite(cost).any(axis=1).all():
-        return None
-    _, prices = relaxation(cost, np.eye(len(slots), dtype=np.int64), sizes)
-    priced = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * prices)
-    chosen = priced.argmin(axis=1)
-    unit_of = np.zeros(len(parts.members), np.int64)
-    slot_of_unit: list[int] = []
-    for column, (slot, size) in enumerate(zip(slots, sizes)):
-        mine = np.flatnonzero(chosen == column)
-        time_here = np.cumsum(cost[mine, column])
-        share = time_here / time_here[-1] if len(mine) and time_here[-1] > 0 else np.zeros(len(mine))
-        unit_of[mine] = len(slot_of_unit) + np.minimum((share * size).astype(np.int64), size - 1)
-        slot_of_unit += [slot] * int(size)
-    unit_of_layer = {layer: int(unit_of[of_layer[layer]]) for layer in range(problem.n_layers)}
-    return pieces(problem, unit_of_layer, tuple(slot_of_unit))
 
 
 def _units_are_all_there_is(problem: Problem) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from solvers.coarse import search_coarsely
+from solvers.coarse import search_coarsely, work_of_pass
 from solvers.constrained import solve_constrained
 from solvers.errors import CapError, InfeasibleError
 from solvers.evaluate import evaluate
@@ -20,6 +18,8 @@ from solvers.whole_networks import or_whole_networks
 
 MANY_BLOCKS, MUCH_WORK = 600, 150_000_000
 """With more blocks *and* more work, neighbours are joined first (``solvers.coarse``), without proof."""
+HUGE_WORK = 5_000_000_000
+"""With more work than this (many cores of several clusters), they are joined however few there are."""
 
 FEW_IDEALS = 1000
 """Up to so many ideals every solver of this module searches all of them."""
@@ -76,7 +76,8 @@ def _solve(
     blocks = contract(problem)
     if problem.objective.goal is not Goal.THROUGHPUT:
         return or_whole_networks(problem, solve_constrained(name, blocks, limits, max_lanes))
-    if blocks.n_blocks > MANY_BLOCKS and _work(blocks) > MUCH_WORK:
+    work = work_of_pass(problem, blocks.n_blocks)
+    if work > HUGE_WORK or (blocks.n_blocks > MANY_BLOCKS and work > MUCH_WORK):
         return _solve_coarsely(name, blocks, limits, max_lanes)
     pool = LanePool(blocks, limits, n_orders=4)
     if not blocks.has_one_order:
@@ -102,12 +103,6 @@ def _solve(
     proved = exact or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)
     status = Status.OPTIMAL if proved else Status.FEASIBLE
     return or_whole_networks(problem, Solution(name, status, family, mapping, evaluation, None))
-
-
-def _work(blocks: Blocks) -> int:
-    """Element operations of one pass of the interval programme."""
-    states = math.prod(size + 1 for size in blocks.problem.cluster_sizes)
-    return blocks.n_blocks**2 // 2 * len(blocks.problem.slots) * states
 
 
 def _solve_coarsely(name: str, blocks: Blocks, limits: Limits, max_lanes: int | None) -> Solution:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from random_problems import examples, problems
 
 from benchmarks.scale import random_problem
-from solvers.assignment import anneal, round_prices
+from solvers.assignment import anneal
 from solvers.bounds import throughput_bound_hz
 from solvers.errors import InfeasibleError, MappingError
 from solvers.evaluate import evaluate
@@ -22,6 +22,7 @@ from solvers.order_costs import NEVER, Links, exact_links
 from solvers.problem import Flow, Problem, Slot
 from solvers.registry import solve
 from solvers.rotations import AnyOrderCosts, best_rotation
+from solvers.rounding import round_prices
 from solvers.topology import contract
 
 MANY = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
@@ -185,7 +186,7 @@ def test_rotation_joins_first_and_last_layer():
 def test_prices_reach_the_bound_on_many_layers():
     """2,000 layers that prefer one cluster or the other: contiguous plans lose, pieces do not."""
     problem = random_problem(2000, 0.2)
-    pieces_of = evaluate(problem, Mapping((round_prices(problem),)))
+    pieces_of = evaluate(problem, Mapping((round_prices(problem, Limits()),)))
     assert pieces_of.feasible
     assert throughput_bound_hz(problem) / pieces_of.throughput_hz < 1.02
 

@@ -48,3 +48,9 @@ def test_other_files_are_refused(tmp_path, capsys):
     path.write_text("[]")
     assert main([str(path)]) == 1
     assert "expected an object" in capsys.readouterr().err
+
+
+def test_phone_table(corpus):
+    row = run(corpus / "cost-graphs" / "bettertogether_pixel.csv", 10.0, "ideal_dp")
+    assert row.objective == pytest.approx(11.5445, abs=1e-4)
+    assert row.status.startswith("optimal")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.graph_files import read_bettertogether, read_pipedream
-from benchmarks.solvers import compare
+from benchmarks.solvers import METHODS, compare, judge, main, table
 from solvers.limits import Limits
 from solvers.mapping import Status
+from solvers.published import PUBLISHED
 from solvers.registry import solve
 
 PROFILES = ["densenet121", "inception_v3", "resnet50", "squeezenet1_0", "vgg16"]
@@ -34,8 +35,21 @@ def test_no_heuristic_wins_on_a_profile(corpus):
     problem = read_pipedream(corpus / "cost-graphs" / "pipedream" / "vgg16.txt", (4, 4), (1.0, 2.5))
     lines = compare("vgg16", problem, Limits(time_s=1.0))
     ours = min(line.period_ms for line in lines if line.method == "portfolio")
-    assert len(lines) == 12
+    assert {line.method for line in lines} == {*METHODS, *PUBLISHED}
+    assert judge(lines)[1] is None
+    assert "| portfolio |" in table({"vgg16": lines})
     assert all(line.period_ms >= ours for line in lines if line.period_ms is not None)
+
+
+def test_an_interrupted_comparison_continues(corpus, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    arguments = [str(corpus / "cost-graphs"), "--only", "pixel", "--time-limit", "1", "--rows", str(rows)]
+    assert main(arguments) == 0
+    first, kept = capsys.readouterr(), rows.read_text()
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == first.out
+    assert rows.read_text() == kept
+    assert first.out.endswith("Published heuristics won: nowhere.\n\n")
 
 
 def test_bad_files_are_refused(tmp_path):
