@@ -198,7 +198,14 @@ def simulated(
     return objective
 
 
-def _optuna() -> Any:
+def load_optuna() -> Any:
+    """Return the package Optuna, made quiet.
+
+    Raises
+    ------
+    MissingSolverExtraError
+        It is not installed.
+    """
     try:
         import optuna
     except ImportError:
@@ -221,6 +228,22 @@ class _Locked:
 
     def release(self) -> None:
         pass
+
+
+def journal(path: Path) -> Any:
+    """Open Optuna's journal in a file; whoever writes to it holds a lock of ours."""
+    storages = load_optuna().storages
+    return storages.JournalStorage(storages.journal.JournalFileBackend(str(path), _Locked()))
+
+
+def make_sampler(optuna: Any, kind: Sampler, seed: int, number: int, *, parallel: bool) -> Any:
+    """Return the sampler of one trial, seeded with the seed of the search and the trial's number."""
+    drawn = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+    if kind == "random":
+        return optuna.samplers.RandomSampler(seed=drawn)
+    if kind == "nsga2":
+        return optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=drawn)
+    return optuna.samplers.TPESampler(seed=drawn, constant_liar=parallel)
 
 
 class _OptunaChooser:
@@ -247,7 +270,7 @@ class _Search:
         options: BlackBoxOptions,
         on_incumbent: Callable[[Tried], None] | None,
     ) -> None:
-        self._optuna = _optuna()
+        self._optuna = load_optuna()
         self._states = self._optuna.trial.TrialState
         self._problem = problem
         self._objective = objective
@@ -294,7 +317,7 @@ class _Search:
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Keep other threads, and other processes with the same storage, out."""
-        with self._lock, _file_lock(self._options.storage, ".claims", exclusive=True):
+        with self._lock, file_lock(self._options.storage, ".claims", exclusive=True):
             yield
 
     @contextmanager
@@ -303,21 +326,20 @@ class _Search:
 
         A process that finds itself alone knows that trials that seem to run were abandoned.
         """
-        with _file_lock(self._options.storage, ".searchers", exclusive=True, wait=False) as alone:
+        with file_lock(self._options.storage, ".searchers", exclusive=True, wait=False) as alone:
             if alone and self._options.storage is not None and self._options.storage.exists():
                 with self._exclusive():
                     self._study = self._open()
                     for trial in self._trials():
                         if trial.state == self._states.RUNNING:
                             self._abandon(trial.number)
-        with _file_lock(self._options.storage, ".searchers", exclusive=False):
+        with file_lock(self._options.storage, ".searchers", exclusive=False):
             yield
 
     def _open(self) -> Any:
         storage = None
         if self._options.storage is not None:
-            backend = self._optuna.storages.journal.JournalFileBackend(str(self._options.storage), _Locked())
-            storage = self._optuna.storages.JournalStorage(backend)
+            storage = journal(self._options.storage)
         study = self._optuna.create_study(
             storage=storage,
             study_name=STUDY,
@@ -403,7 +425,10 @@ class _Search:
             done = n_spent >= self._options.n_trials or (late and n_spent)  # one trial in any case
             if done or self._error is not None:
                 return None
-            self._study.sampler = self._sampler(n_spent)
+            options = self._options
+            self._study.sampler = make_sampler(
+                self._optuna, options.sampler, options.seed, n_spent, parallel=options.workers > 1
+            )
             trial = self._study.ask()
             suggestion = self._space.suggest(_OptunaChooser(trial))
             given = trial.user_attrs.get("given")
@@ -413,15 +438,6 @@ class _Search:
             trial.set_user_attr("mapping", _to_text(mapping))
             trial.set_user_attr("repaired", suggestion.repaired)
             return trial, Suggestion(mapping, suggestion.repaired)
-
-    def _sampler(self, number: int) -> Any:
-        samplers = self._optuna.samplers
-        seed = int(np.random.SeedSequence([self._options.seed, number]).generate_state(1)[0])
-        if self._options.sampler == "random":
-            return samplers.RandomSampler(seed=seed)
-        if self._options.sampler == "nsga2":
-            return samplers.NSGAIISampler(population_size=POPULATION, seed=seed)
-        return samplers.TPESampler(seed=seed, constant_liar=self._options.workers > 1)
 
     def _try(self, trial: Any, suggestion: Suggestion) -> None:
         values = self._known.get(suggestion.mapping)
@@ -484,7 +500,7 @@ def _from_text(text: str) -> Mapping:
 
 
 @contextmanager
-def _file_lock(storage: Path | None, suffix: str, *, exclusive: bool, wait: bool = True) -> Iterator[bool]:
+def file_lock(storage: Path | None, suffix: str, *, exclusive: bool, wait: bool = True) -> Iterator[bool]:
     """Lock a file beside the storage; yields whether the lock was got (always, when waiting)."""
     if storage is None:
         yield True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +29,10 @@ _JOBQUEUE = {
 }
 
 
+LOST_S = 5.0
+"""Before a worker that does not come in is asked for in the batch system."""
+
+
 class ClusterError(DseError):
     """The workers can not be started, or their scheduler is gone."""
 
@@ -45,13 +51,17 @@ class Workers:
         What started them, or None.
     has_dashboard
         Whether Dask's dashboard is on.
+    kind
+        Of the cluster.
     """
 
     client: Any
     wanted: int = 0
     cluster: Any = None
     has_dashboard: bool = False
+    kind: str = "local"
     _n_slots: int = field(default=0, init=False)
+    _missing: dict[Any, float] = field(default_factory=dict, init=False)
 
     @property
     def n_slots(self) -> int:
@@ -93,13 +103,54 @@ class Workers:
 
     def keep_up(self, n_jobs_left: int) -> None:
         """Ask for new workers in the place of those that were lost; fewer when little is left to do."""
-        if self.cluster is not None and self.wanted and hasattr(self.cluster, "scale"):
-            self.cluster.scale(min(self.wanted, max(1, n_jobs_left)))
+        if self.cluster is None or not self.wanted or not hasattr(self.cluster, "scale"):
+            return
+        if hasattr(self.cluster, "job_cls"):
+            self._replace_lost()
+        self.cluster.scale(min(self.wanted, max(1, n_jobs_left)))
+
+    def _replace_lost(self) -> None:
+        """Forget jobs of the batch system that are gone without ever having become workers.
+
+        Dask replaces workers that it knew; one that was killed before it came in, it waits for.
+        """
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        seen = [str(worker["name"]) for worker in workers]
+        now = time.monotonic()
+        for name, job in list(self.cluster.workers.items()):
+            if any(there == str(name) or there.startswith(f"{name}-") for there in seen):
+                self._missing.pop(name, None)
+                continue
+            if now - self._missing.setdefault(name, now) < LOST_S or not batch_job_is_gone(
+                self.kind, job.job_id
+            ):
+                continue
+            del self._missing[name]
+            job.status = load_dask().core.Status.closed
+            self.cluster.loop.add_callback(self.cluster.workers.pop, name, None)
 
     def boards(self) -> frozenset[str]:
         """Return the resources of all workers."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
         return frozenset(name for worker in workers for name in worker.get("resources", {}))
+
+
+def batch_job_is_gone(kind: str, job_id: str | None) -> bool:
+    """Ask the batch system whether a job has ended; False where we can not ask (only Slurm is asked)."""
+    if kind != "slurm" or job_id is None:
+        return False
+    try:
+        answer = subprocess.run(
+            ["squeue", "-h", "-j", str(job_id), "-o", "%i"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    unknown = answer.returncode == 0 or "Invalid job id" in answer.stderr
+    return unknown and not answer.stdout.strip()
 
 
 def usable_cores() -> int:
@@ -174,9 +225,9 @@ def open_workers(section: ClusterSection, boards: frozenset[str], attempts: int)
                 cluster.close()
             raise _explained(section, error) from error
         try:
-            yield Workers(
-                client, 0 if section.kind == "local" else wanted, cluster, section.dashboard is not False
-            )
+            has_dashboard = section.dashboard is not False
+            ours = 0 if section.kind == "local" else wanted  # threads of this process need no replacing
+            yield Workers(client, ours, cluster, has_dashboard, section.kind)
         finally:
             client.close(timeout=10)
             if cluster is not None:

@@ -117,8 +117,7 @@ class SweepRun:
             raise SweepCancelledError(
                 f"the sweep {self._sweep} was cancelled; 'dse sweep resume' goes on from here"
             )
-        if self._store.reconcile():
-            self._source.look_again()
+        self._source.look_again(self._store.reconcile())
         counts = self._source.counts()
         threads = self._workers.look()
         self._shown.update(counts, len(threads))
@@ -149,11 +148,11 @@ class SweepRun:
         )
 
     def _refill(self) -> bool:
-        """Claim and submit jobs when half of those under way have ended; say whether there were any."""
-        window = self._source.window(max(1, self._workers.n_slots))
-        if len(self._flying) > window // 2:
+        """Claim and submit jobs when few are under way; say whether there were any."""
+        low, high = self._source.window(max(1, self._workers.n_slots))
+        if len(self._flying) > low:
             return False
-        claims = self._source.take(window - len(self._flying))
+        claims = self._source.take(high - len(self._flying))
         for claim in claims:
             self._submit(claim)
         return bool(claims)

@@ -21,6 +21,7 @@ from dse.sweeps.presence import Driver
 from dse.sweeps.sources import ListSource, Source
 from dse.sweeps.storage import probe
 from dse.sweeps.store import Counts, Say, Store
+from dse.sweeps.trials import StudySource
 
 QUICK_S = 20.0
 """How long commands that only look wait for the store."""
@@ -104,16 +105,21 @@ def run_sweep(
         _write_down(sweep, store, resume=resume or retry_failed)
         if retry_failed:
             store.retry_failed(sweep.name)
-        before = store.counts(sweep.name)
         driver = Driver.this()
-        source: Source = ListSource(store, sweep.name, driver)
-        if source.is_finished:
-            return Summary(sweep.name, before, before.total)
-        boards = frozenset(f"board:{board}" for board in store.boards(sweep.name))
         section = sweep.section
         store.beat(driver, sweep.name)
         try:
-            with open_workers(section.cluster, boards, section.limits.attempts) as workers:
+            source: Source = ListSource(store, sweep.name, driver)
+            boards = store.boards(sweep.name)
+            notes: tuple[str, ...] = ()
+            if section.optuna is not None:
+                trials = StudySource(store, sweep, driver)
+                source, boards, notes = trials, trials.boards, trials.notes
+            before = source.counts()
+            if source.is_finished:
+                return Summary(sweep.name, before, before.total, notes)
+            declared = frozenset(f"board:{board}" for board in boards)
+            with open_workers(section.cluster, declared, section.limits.attempts) as workers:
                 if workers.dashboard is not None:
                     progress.log(f"dashboard: {workers.dashboard}")
                 run = SweepRun(
@@ -131,7 +137,7 @@ def run_sweep(
         finally:
             with suppress(DseError):  # what ended the sweep is the error to tell
                 store.leave(driver)
-        return Summary(sweep.name, counts, before.done + before.failed)
+        return Summary(sweep.name, counts, before.done + before.failed, notes)
 
 
 def _write_down(sweep: SweepFile, store: Store, *, resume: bool) -> None:
@@ -149,7 +155,7 @@ def _write_down(sweep: SweepFile, store: Store, *, resume: bool) -> None:
             )
         store.cancel(sweep.name, cancelled=False)
         return
-    found = Expander(sweep).jobs()
+    found = None if sweep.section.optuna is not None else Expander(sweep).jobs()
     store.put_sweep(sweep.name, definition, _fields(sweep), found, str(sweep.output / "jobs"))
 
 
@@ -167,4 +173,5 @@ def _fields(sweep: SweepFile) -> tuple[str, ...]:
     """Return the fields that vary, in the order of the file."""
     section = sweep.section
     cases = (name for entry in (*section.list, *section.include) for name in entry if name != "label")
-    return tuple(dict.fromkeys((*section.grid, *cases)))
+    searched = () if section.optuna is None else section.optuna.fields
+    return tuple(dict.fromkeys((*section.grid, *cases, *searched)))

@@ -18,14 +18,20 @@ class Source(Protocol):
     def ended(self, outcomes: Sequence[Mapping[str, Any]]) -> None:
         """Hear how jobs ended, after the store knows."""
 
-    def look_again(self) -> None:
-        """Consider again what other drivers held."""
+    def look_again(self, n_given_back: int) -> None:
+        """Hear that so many jobs of drivers that are gone wait again."""
 
     def counts(self) -> Counts:
         """Count the jobs, those of other drivers included."""
 
-    def window(self, n_slots: int) -> int:
-        """Return how many jobs may be under way when so many can run at a time."""
+    def window(self, n_slots: int) -> tuple[int, int]:
+        """Return at how many jobs under way to take more, and up to how many.
+
+        Parameters
+        ----------
+        n_slots
+            How many can run at a time.
+        """
 
     @property
     def is_finished(self) -> bool:
@@ -57,17 +63,18 @@ class ListSource:
     def ended(self, outcomes: Sequence[Mapping[str, Any]]) -> None:
         """Need not know."""
 
-    def look_again(self) -> None:
-        """Begin at the front of the list."""
-        self._after = -1
+    def look_again(self, n_given_back: int) -> None:
+        """Begin at the front of the list when there is something to find."""
+        if n_given_back:
+            self._after = -1
 
     def counts(self) -> Counts:
         """Count in the store."""
         return self._store.counts(self._sweep)
 
-    def window(self, n_slots: int) -> int:
+    def window(self, n_slots: int) -> tuple[int, int]:
         """Keep some ready, so that no worker waits for the store."""
-        return max(8, 4 * n_slots)
+        return max(4, 2 * n_slots), max(8, 4 * n_slots)
 
     @property
     def is_finished(self) -> bool:

@@ -6,6 +6,7 @@ run jobs claims them; a job that another living driver holds is left alone.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -226,19 +227,20 @@ class Store:
         def put(connection: Connection) -> int:
             query = select(members.c.key).where(members.c.sweep == name).order_by(members.c.position)
             there = connection.execute(query).scalars().all()
-            if there and (found is None or list(there) == wanted):
-                connection.execute(update(sweeps).where(sweeps.c.name == name).values(cancelled=0))
-                return len(wanted)
-            self._refuse_while_running(connection, name, now_s)
+            before = connection.execute(select(sweeps.c.definition).where(sweeps.c.name == name)).scalar()
+            same = before == definition if found is None else list(there) == wanted
+            if before is not None and not same:
+                self._refuse_while_running(connection, name, now_s)
             row = {"definition": definition, "fields": json.dumps(list(fields)), "cancelled": 0}
             connection.execute(
                 self._insert(sweeps)
                 .values(name=name, created_s=now_s, **row)
                 .on_conflict_do_update(index_elements=["name"], set_=row)
             )
-            connection.execute(delete(members).where(members.c.sweep == name))
-            for number, batch in enumerate(collected):
-                self._put_jobs(connection, name, batch, number * BATCH, folder)
+            if not same:
+                connection.execute(delete(members).where(members.c.sweep == name))
+                for number, batch in enumerate(collected):
+                    self._put_jobs(connection, name, batch, number * BATCH, folder)
             return len(wanted)
 
         return self._write(put)
@@ -368,6 +370,26 @@ class Store:
         )
         found = [_driver(row) for row in rows]
         return tuple((driver, driver.is_alive(now_s)) for driver in found)
+
+    def living(self) -> frozenset[str]:
+        """Return the drivers that are alive, of any sweep."""
+        now_s = self.now_s
+        rows = self._read(lambda connection: connection.execute(select(drivers)).all())
+        return frozenset(driver.id for driver in map(_driver, rows) if driver.is_alive(now_s))
+
+    @contextmanager
+    def exclusive(self, name: str) -> Iterator[None]:
+        """Keep other processes out of something of that name (PostgreSQL only).
+
+        The server takes the lock back when the connection ends, however that comes about.
+        """
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("SELECT pg_advisory_lock(:number)"), {"number": number})
+            try:
+                yield
+            finally:
+                connection.execute(text("SELECT pg_advisory_unlock(:number)"), {"number": number})
 
     # Jobs.
 

@@ -92,11 +92,3 @@ drivers = Table(
     Column("pid_started_s", Float, nullable=False),
     Column("seen_s", Float, nullable=False),
 )
-
-studies = Table(
-    "dse_studies",
-    metadata,
-    Column("name", String(200), primary_key=True),
-    Column("sweep", String(100), nullable=False),
-    Column("budget", Integer, nullable=False),
-)

@@ -1,0 +1,141 @@
+"""A sweep on a real Slurm, while its workers, and then the sweep itself, are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dse.sweeps.results import FIGURES
+from dse.zoo.registry import build_file
+from tests.dse.sweeps.services import Slurm, wait_for
+
+N_JOBS = 60
+BASE = """
+name: study
+base:
+  model: encoder.tflite
+  platform:
+    name: board
+    clusters:
+      - {name: LITTLE, cores: 0-3, macs_per_s: 7.2e+9, bytes_per_s: 14.4e+9}
+      - {name: big, cores: 4-7, macs_per_s: 9.4e+9, bytes_per_s: 14.9e+9}
+  profile: {method: analytic}
+  measure: {enabled: false}
+grid:
+  seed: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+  search.goal: [throughput, latency]
+list:
+  - {label: mix, search.candidates: 3}
+  - {label: pipeline, search.max_lanes: 1, search.candidates: 3}
+  - {label: big, search.slots: [big], search.candidates: 3}
+"""
+CLUSTER = """
+cluster:
+  kind: slurm
+  workers: 3
+  options:
+    queue: main
+    memory: 1GB
+    walltime: "00:10:00"
+    interface: lo
+    scheduler_options: {interface: lo}
+    local_directory: FOLDER
+    log_directory: FOLDER
+limits: {attempts: 20}
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path_factory):
+    cluster = Slurm(tmp_path_factory.mktemp("slurm"))
+    yield cluster
+    cluster.end()
+
+
+def processes(slurm: Slurm) -> list[tuple[str, psutil.Process]]:
+    """Workers, their nannies, and the processes of their jobs, on this Slurm only, with the Slurm job."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environment = process.environ()
+            if environment.get("SLURM_CONF") == slurm.env["SLURM_CONF"] and "SLURM_JOB_ID" in environment:
+                line = " ".join(process.cmdline())
+                if "dask_worker" in line or "spawn_main" in line or "dse.sweeps.executor" in line:
+                    found.append((environment["SLURM_JOB_ID"], process))
+    return found
+
+
+@pytest.mark.slow
+def test_killed_workers_walltime_and_a_killed_sweep_lose_and_double_nothing(lab, slurm):
+    build_file(
+        "bert_encoder",
+        lab.folder / "encoder.tflite",
+        {"hidden": 8, "sequence": 8, "layers": 1, "heads": 1, "intermediate": 8},
+    )
+    serial = lab.write(
+        "", "serial.yaml", BASE.replace("study", "serial"), "cluster: {kind: local, workers: 1}"
+    )
+    path = lab.write("", "study.yaml", BASE, CLUSTER.replace("FOLDER", str(slurm.folder)))
+    lab.env |= slurm.env
+    draw = random.Random(os.environ.get("SWEEP_TEST_SEED", "7"))
+
+    sweep = lab.start(path, start_new_session=True)
+    kills: list[str] = []
+    with contextlib.ExitStack() as held:
+        try:
+            doomed = wait_for(slurm.job_ids, "worker in Slurm")[0]
+            # The last jobs take as long as we like: every worker comes to hold one of them.
+            for row in lab.rows(path)[-3:]:
+                Path(row["run_dir"]).mkdir(parents=True, exist_ok=True)
+                lock = held.enter_context((Path(row["run_dir"]) / "lock").open("a"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            assert slurm.run("scontrol", "update", f"JobId={doomed}", "EndTime=now") == ""
+
+            def timed_out() -> bool:
+                assert sweep.poll() is None, sweep.communicate()
+                with lab.store(path) as store:
+                    left = store.counts("study").waiting
+                victims = [process for job, process in processes(slurm) if job != doomed]
+                if victims and len(kills) < 6 and left > 6:
+                    victim = draw.choice(victims)
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        kills.append(" ".join(victim.cmdline())[:60])
+                        victim.kill()
+                time.sleep(draw.uniform(0.3, 1.5))
+                return "Reason=TimeLimit" in slurm.run("scontrol", "show", "job", doomed)
+
+            wait_for(timed_out, "end by walltime", 120)
+            time.sleep(draw.uniform(0, 3))
+        finally:
+            os.killpg(sweep.pid, signal.SIGKILL)  # the sweep itself, and with it the Dask scheduler
+            sweep.communicate()
+        before = {row["key"]: row for row in lab.rows(path) if row["status"] == "done"}
+    assert len(kills) >= 3, kills
+    assert 0 < len(before) < N_JOBS
+
+    again = lab.start("resume", path, start_new_session=True)
+    _, err = again.communicate(timeout=200)
+    assert again.returncode == 0, err
+    rows = lab.rows(path)
+    assert len(rows) == len({row["key"] for row in rows}) == N_JOBS
+    assert {row["status"] for row in rows} == {"done"}
+    for row in rows:  # what was done stayed as it was, and nothing ran twice to its end
+        assert row == before.get(row["key"], row)
+        log = (Path(row["run_dir"]) / "log.txt").read_text()
+        assert len(re.findall(r"^\S+ \S+ done: ", log, re.MULTILINE)) == 1
+    assert len(slurm.run("squeue", "-h").splitlines()) <= 3
+
+    lab.dse(serial)
+    compared = [name for name in FIGURES if name != "wall_s"] + ["mapping", "proof", "label"]
+    for row, alone in zip(rows, lab.rows(serial), strict=True):
+        assert row["settings"] == alone["settings"]
+        assert [row[name] for name in compared] == [alone[name] for name in compared]
