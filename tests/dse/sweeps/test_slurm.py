@@ -10,33 +10,23 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 import pytest
 
 from dse.sweeps.results import FIGURES
-from dse.zoo.registry import build_file
 from tests.dse.sweeps.services import Slurm, wait_for
 
 N_JOBS = 60
-BASE = """
-name: study
-base:
-  model: encoder.tflite
-  platform:
-    name: board
-    clusters:
-      - {name: LITTLE, cores: 0-3, macs_per_s: 7.2e+9, bytes_per_s: 14.4e+9}
-      - {name: big, cores: 4-7, macs_per_s: 9.4e+9, bytes_per_s: 14.9e+9}
-  profile: {method: analytic}
-  measure: {enabled: false}
+STUDY = """
 grid:
   seed: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
   search.goal: [throughput, latency]
 list:
-  - {label: mix, search.candidates: 3}
-  - {label: pipeline, search.max_lanes: 1, search.candidates: 3}
-  - {label: big, search.slots: [big], search.candidates: 3}
+  - {label: mix}
+  - {label: pipeline, search.max_lanes: 1}
+  - {label: big, search.slots: [big]}
 """
 CLUSTER = """
 cluster:
@@ -76,49 +66,44 @@ def processes(slurm: Slurm) -> list[tuple[str, psutil.Process]]:
 
 @pytest.mark.slow
 def test_killed_workers_walltime_and_a_killed_sweep_lose_and_double_nothing(lab, slurm):
-    build_file(
-        "bert_encoder",
-        lab.folder / "encoder.tflite",
-        {"hidden": 8, "sequence": 8, "layers": 1, "heads": 1, "intermediate": 8},
-    )
-    serial = lab.write(
-        "", "serial.yaml", BASE.replace("study", "serial"), "cluster: {kind: local, workers: 1}"
-    )
-    path = lab.write("", "study.yaml", BASE, CLUSTER.replace("FOLDER", str(slurm.folder)))
+    serial = lab.write(STUDY, "serial.yaml", cluster="cluster: {kind: local, workers: 1}")
+    path = lab.write(STUDY, "study.yaml", cluster=CLUSTER.replace("FOLDER", str(slurm.folder)))
     lab.env |= slurm.env
     draw = random.Random(os.environ.get("SWEEP_TEST_SEED", "7"))
 
     sweep = lab.start(path, start_new_session=True)
     kills: list[str] = []
-    with contextlib.ExitStack() as held:
-        try:
-            doomed = wait_for(slurm.job_ids, "worker in Slurm")[0]
-            # The last jobs take as long as we like: every worker comes to hold one of them.
-            for row in lab.rows(path)[-3:]:
-                Path(row["run_dir"]).mkdir(parents=True, exist_ok=True)
-                lock = held.enter_context((Path(row["run_dir"]) / "lock").open("a"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            assert slurm.run("scontrol", "update", f"JobId={doomed}", "EndTime=now") == ""
+    held: list[TextIO] = []
+    try:
+        doomed = wait_for(slurm.job_ids, "worker in Slurm")[0]
+        # Jobs take as long as we hold the locks of their folders: one goes on after the other.
+        for row in lab.rows(path):
+            Path(row["run_dir"]).mkdir(parents=True, exist_ok=True)
+            held.append((Path(row["run_dir"]) / "lock").open("a"))
+            fcntl.flock(held[-1], fcntl.LOCK_EX)
+        assert slurm.run("scontrol", "update", f"JobId={doomed}", "EndTime=now") == ""
 
-            def timed_out() -> bool:
-                assert sweep.poll() is None, sweep.communicate()
-                with lab.store(path) as store:
-                    left = store.counts("study").waiting
-                victims = [process for job, process in processes(slurm) if job != doomed]
-                if victims and len(kills) < 6 and left > 6:
-                    victim = draw.choice(victims)
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        kills.append(" ".join(victim.cmdline())[:60])
-                        victim.kill()
-                time.sleep(draw.uniform(0.3, 1.5))
-                return "Reason=TimeLimit" in slurm.run("scontrol", "show", "job", doomed)
+        def timed_out() -> bool:
+            assert sweep.poll() is None, sweep.communicate()
+            if len(held) > 6:  # the last ones until the end, so that every worker is at one
+                held.pop(0).close()
+            victims = [process for job, process in processes(slurm) if job != doomed]
+            if victims and len(kills) < 6 and len(held) > 10 and draw.random() < 0.3:
+                victim = draw.choice(victims)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    kills.append(" ".join(victim.cmdline())[:60])
+                    victim.kill()
+            time.sleep(draw.uniform(0.1, 0.6))
+            return "Reason=TimeLimit" in slurm.run("scontrol", "show", "job", doomed)
 
-            wait_for(timed_out, "end by walltime", 120)
-            time.sleep(draw.uniform(0, 3))
-        finally:
-            os.killpg(sweep.pid, signal.SIGKILL)  # the sweep itself, and with it the Dask scheduler
-            sweep.communicate()
-        before = {row["key"]: row for row in lab.rows(path) if row["status"] == "done"}
+        wait_for(timed_out, "end by walltime", 120)
+        time.sleep(draw.uniform(0, 3))
+    finally:
+        os.killpg(sweep.pid, signal.SIGKILL)  # the sweep itself, and with it the Dask scheduler
+        sweep.communicate()
+        for lock in held:
+            lock.close()
+    before = {row["key"]: row for row in lab.rows(path) if row["status"] == "done"}
     assert len(kills) >= 3, kills
     assert 0 < len(before) < N_JOBS
 
