@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -186,26 +187,24 @@ class Postgres:
 
     password = "not-to-be-seen-anywhere"  # noqa: S105 - of a server that lives for one test
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
         initdb = shutil.which("initdb") or (found[-1] if found else None)
         if initdb is None:
             pytest.skip("not installed: postgresql")
         self.bin = Path(initdb).parent
-        self.folder, self.port = folder, free_port()
+        # pytest's folders can not be entered by the user that the server has to run as.
+        self.folder, self.port = Path(tempfile.mkdtemp(prefix="dse-postgres-")), free_port()
         self.daemons = Daemons()
         self.user = "postgres" if os.geteuid() == 0 else None  # initdb refuses root
-        folder.chmod(0o755)
-        self.data = folder / "data"
+        self.folder.chmod(0o755)
+        self.data = self.folder / "data"
         self.data.mkdir()
         if self.user:
             shutil.chown(self.data, self.user)
-        secret = folder / "password"
+        secret = self.folder / "password"
         secret.write_text(self.password)
         secret.chmod(0o644)
-        for above in folder.parents:
-            if self.user and not above.stat().st_mode & 0o001:
-                above.chmod(above.stat().st_mode | 0o011)  # pytest's folders are for their owner only
         subprocess.run(
             [
                 self.bin / "initdb",
@@ -271,3 +270,4 @@ class Postgres:
 
     def end(self) -> None:
         self.daemons.end()
+        shutil.rmtree(self.folder)

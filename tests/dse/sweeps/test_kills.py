@@ -1,0 +1,113 @@
+"""The sweep's process is killed again and again; several work on one store at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.dse.sweeps.services import wait_for
+
+N_JOBS, N_KILLS = 200, 50
+
+
+@pytest.mark.slow
+def test_fifty_kills_of_the_sweep_lose_and_double_nothing(lab):
+    path = lab.write(f"grid: {{seed: [{', '.join(map(str, range(N_JOBS)))}]}}")
+    draw = random.Random(5)
+    finished: dict[str, dict] = {}
+    n_kills = 0
+    process = lab.start(path, start_new_session=True)
+    wait_for(lambda: lab.rows(path), "jobs in the store")
+    while n_kills < N_KILLS:
+        # At random: before the first job of this attempt, in the middle of one, after some.
+        aim = len(finished) + draw.choice((0, 1, 2, 3, 4, 5))
+        end = time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < end:
+            with lab.store(path) as store:
+                if store.counts("study").done >= aim:
+                    break
+            time.sleep(0.02)
+        time.sleep(draw.uniform(0, 0.15))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        n_kills += 1
+        for row in lab.rows(path):
+            before = finished.get(row["key"])
+            assert before in (None, row), "a finished job changed"
+            if row["status"] == "done":
+                finished[row["key"]] = row
+        process = lab.start("resume", path, start_new_session=True)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    rows = lab.rows(path)
+    assert len(rows) == len({row["key"] for row in rows}) == N_JOBS
+    assert {row["status"] for row in rows} == {"done"}
+    for row in rows:
+        assert row == finished.get(row["key"], row)
+        log = (Path(row["run_dir"]) / "log.txt").read_text()
+        assert len(re.findall(r"^\S+ \S+ done: ", log, re.MULTILINE)) == 1
+    assert orphans(lab) == []
+
+
+def orphans(lab) -> list[int]:
+    """Processes of jobs that outlive their sweep."""
+
+    def left() -> list[int]:
+        found = []
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            line = " ".join(process.info["cmdline"] or ())
+            if "dse.sweeps.executor" in line and process.info["cwd"] == str(lab.folder):
+                found.append(process.pid)
+        return found
+
+    wait_for(lambda: not left(), "end of the jobs' processes", 10)
+    return left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", [False, True], ids=["SQLite", "journal"])
+def test_four_processes_at_once_share_one_sweep(lab, study):
+    text = (
+        "optuna:\n  budget: 60\n  fields: {seed: {low: 0, high: 9999}, search.max_lanes: {low: 1, high: 4}}"
+        if study
+        else f"grid: {{seed: [{', '.join(map(str, range(60)))}]}}"
+    )
+    path = lab.write(text, cluster="cluster: {kind: local, workers: 1}")
+    processes = [lab.start(path, "--quiet") for _ in range(4)]
+    for process in processes:
+        _, err = process.communicate(timeout=200)
+        assert (process.returncode, err) == (0, "")
+    rows = lab.rows(path)
+    assert len(rows) == 60
+    assert {row["status"] for row in rows} == {"done"}
+    for key in {row["key"] for row in rows}:
+        log = (lab.folder / "runs" / "study" / "jobs" / key / "log.txt").read_text()
+        assert log.count(" done: ") == 1
+    assert lab.json("results", path) == lab.json("results", path)
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_on_one_store_do_not_disturb_each_other(lab):
+    store = f"store: sqlite:///{lab.folder / 'shared.db'}\n"
+    one = lab.write(
+        store + "grid: {seed: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]}", "one.yaml"
+    )
+    two = lab.write(store + "grid: {seed: [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]}", "two.yaml")
+    processes = [lab.start(path) for path in (one, two)]
+    for process in processes:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+    first, second = lab.json("results", one), lab.json("results", two)
+    assert [row["seed"] for row in first] == list(range(16))
+    assert [row["seed"] for row in second] == list(range(8, 20))
+    assert {row["status"] for row in first + second} == {"done"}
+    assert [row for row in first if row["seed"] >= 8] == [row for row in second if row["seed"] < 16]
+    for row in first + second:  # jobs in both were run by one of them
+        assert (Path(row["run_dir"]) / "log.txt").read_text().count(" done: ") == 1
