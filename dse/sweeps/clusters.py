@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 import os
 import subprocess
@@ -29,6 +30,9 @@ _JOBQUEUE = {
 }
 
 
+_LOUD = ("distributed", "asyncio", "tornado")
+CONNECT_S = 20.0
+"""To connect to a scheduler, also anew."""
 LOST_S = 5.0
 """Before a worker that does not come in is asked for in the batch system."""
 
@@ -86,12 +90,20 @@ class Workers:
         ClusterError
             The scheduler does not answer.
         """
-        try:
+        with self.talking():
             threads: dict[str, int] = dict(self.client.nthreads())
-        except (OSError, TimeoutError, ValueError) as error:
-            raise ClusterError(self.lost(error)) from None
         self._n_slots = sum(threads.values())
         return threads
+
+    @contextmanager
+    def talking(self) -> Iterator[None]:
+        """Turn the errors of a scheduler that is gone into one that a person understands."""
+        from distributed.client import FutureCancelledError
+
+        try:
+            yield
+        except (OSError, TimeoutError, ValueError, FutureCancelledError) as error:
+            raise ClusterError(self.lost(error)) from None
 
     def lost(self, error: BaseException | None = None) -> str:
         """Say that the scheduler is gone, and what next."""
@@ -206,16 +218,15 @@ def open_workers(section: ClusterSection, boards: frozenset[str], attempts: int)
         "distributed.scheduler.worker-saturation": 1.0,
         "distributed.deploy.lost-worker-timeout": "5s",
         "distributed.admin.tick.limit": "1h",
-        "distributed.comm.timeouts.connect": "30s",
+        "distributed.comm.timeouts.connect": f"{CONNECT_S:g}s",
     }
-    with dask.config.set(settings):
+    with dask.config.set(settings), _quiet():
         cluster = None
         wanted = section.workers or usable_cores()
         try:
             if section.kind == "scheduler":
-                client = distributed.Client(
-                    section.address, security=_security(section), timeout=section.patience_s
-                )
+                patience_s = min(section.patience_s, CONNECT_S)
+                client = distributed.Client(section.address, security=_security(section), timeout=patience_s)
                 wanted = 0
             else:
                 cluster = _cluster(section, wanted, boards, dashboard)
@@ -223,7 +234,7 @@ def open_workers(section: ClusterSection, boards: frozenset[str], attempts: int)
         except (OSError, TimeoutError, ValueError, TypeError, RuntimeError) as error:
             if cluster is not None:
                 cluster.close()
-            raise _explained(section, error) from error
+            raise _explained(section, error) from None
         try:
             has_dashboard = section.dashboard is not False
             ours = 0 if section.kind == "local" else wanted  # threads of this process need no replacing
@@ -233,6 +244,22 @@ def open_workers(section: ClusterSection, boards: frozenset[str], attempts: int)
             if cluster is not None:
                 cluster.close(timeout=20)
             close_children()  # those of workers in this process
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Dask's own messages away: what a user has to know is said by the errors of this module."""
+    names = {*_LOUD, *logging.root.manager.loggerDict}
+    # Those below have levels of their own.
+    loggers = [logging.getLogger(n) for n in names if n.partition(".")[0] in _LOUD]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def _dashboard(section: ClusterSection) -> str:
@@ -246,8 +273,10 @@ def _dashboard(section: ClusterSection) -> str:
 
 def _explained(section: ClusterSection, error: Exception) -> DseError:
     where = f"cluster: {section.kind}" + (f" {section.address}" if section.address else "")
-    if isinstance(error, TypeError):
-        return InputError(f"{where}: an option that this kind of cluster does not take: {error}")
+    if isinstance(error, TypeError) or "unexpected keyword" in str(error):
+        # What follows the first sentence quotes all options, secrets too.
+        first = str(error).partition(". ")[0]
+        return InputError(f"{where}: an option that this kind of cluster does not take: {first}")
     return ClusterError(f"{where}: {type(error).__name__}: {error}")
 
 

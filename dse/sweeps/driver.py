@@ -7,6 +7,7 @@ import queue
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from dse.config.sweep import LimitsSection
@@ -21,6 +22,8 @@ from dse.sweeps.task import DIED, run_job
 
 LOOK_S = 0.2
 """Longest wait for an ended job before anything else is looked at."""
+ANSWER_S = 60.0
+"""A scheduler that does not answer for so long is gone."""
 RATE_OVER_S = 60.0
 SHOWN_WORKERS = 4
 
@@ -191,8 +194,10 @@ class SweepRun:
         except queue.Empty:
             pass
         ended = [future for future in futures if future in self._flying]
-        finished = [future for future in ended if future.status == "finished"]
-        texts = dict(zip(finished, self._workers.client.gather(finished), strict=True)) if finished else {}
+        with self._workers.talking():  # gathering all at once would wait for a lost scheduler for ever
+            texts = {
+                future: future.result(timeout=ANSWER_S) for future in ended if future.status == "finished"
+            }
         outcomes = []
         for future in ended:
             outcome = self._outcome(future, texts.get(future))
@@ -241,7 +246,8 @@ class SweepRun:
         """Give back what was not run to its end."""
         left: Sequence[Claim] = tuple(self._flying.values())
         if left and self._workers.client.status == "running":
-            self._workers.client.cancel(list(self._flying), reason="sweep-ends", msg="the sweep ends")
+            with suppress(ClusterError), self._workers.talking():
+                self._workers.client.cancel(list(self._flying), reason="sweep-ends", msg="the sweep ends")
         self._flying.clear()
         self._store.give_back([claim.key for claim in left], self._driver)
 

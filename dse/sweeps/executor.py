@@ -139,12 +139,11 @@ class Executor:
         try:
             with log.native(), machine(alone=request["board"] is not None):
                 outcome["started_s"] = time.time()
-                if request["code"] not in ("", code_version(), code_version().partition("+")[0]):
-                    raise InputError(
-                        f"this worker has dse {code_version()}, the sweep was started with "
-                        f"{request['code']}: install the same everywhere, or write 'code: any'"
-                    )
-                result = self._result(request, folder, log)
+                try:
+                    _check_code(request["code"])
+                    result = self._result(request, folder, log)
+                finally:
+                    outcome["finished_s"] = time.time()
             outcome |= {**figures(result), "status": "done"}
             log.log(f"done: {outcome['mapping']}, {outcome['throughput_hz']:g} frames/s")
         except (DseError, SolverError, OSError) as error:
@@ -153,7 +152,7 @@ class Executor:
         except Exception as error:
             outcome |= {"status": "failed", "error": f"internal error: {type(error).__name__}: {error}"}
             log.log("failed:\n" + traceback.format_exc())
-        outcome["finished_s"] = time.time()
+        outcome.setdefault("finished_s", time.time())
         outcome["wall_s"] = outcome["finished_s"] - outcome["started_s"]
         outcome["log_tail"] = log_tail(folder, *(() if outcome["status"] == "failed" else (3,)))
         return outcome
@@ -203,6 +202,16 @@ class Executor:
             return explore.find_costs(subject, log)
         return self._tables.get(
             repr((*parts, subject.experiment.seed)), lambda: explore.find_costs(subject, log)
+        )
+
+
+def _check_code(wanted: str) -> None:
+    """Refuse to run with other code than the sweep was started with."""
+    own = code_version()
+    if wanted not in ("", own, own.partition("+")[0]):
+        raise InputError(
+            f"this worker has dse {own}, the sweep was started with {wanted}: install the same everywhere, "
+            "or write 'code: any'"
         )
 
 
