@@ -31,6 +31,8 @@ MOST_POLISHED = 3000
 """Layers up to which annealing and CP-SAT are tried."""
 BOUND_SHARE = 0.4
 """Share of the time that the bound on single lanes may take before CP-SAT."""
+SECONDS_PER_CHOICE = 1e-4
+"""Per element and unit, what CP-SAT needs to begin with."""
 MOST_ROTATED = 1500
 """Elements up to which rotations of the order are tried."""
 
@@ -48,22 +50,46 @@ def solve_assignment(problem: Problem, limits: Limits) -> Solution:
     """
     solver = solve_interval_dp if problem.lane_limit == 1 else solve_lanes
     start = time.monotonic()
+    rounded = solve_by_prices(problem, limits)
     first = solver(problem, replace(limits, time_s=limits.time_s / 3))
     left = limits.time_s - (time.monotonic() - start)
-    return improve(problem, first, replace(limits, time_s=max(left, limits.time_s / 10)))
+    return improve(
+        problem, better_of(problem, first, rounded), replace(limits, time_s=max(left, limits.time_s / 10))
+    )
+
+
+def solve_by_prices(problem: Problem, limits: Limits) -> Solution | None:
+    """Return the lane of ``solvers.rounding`` where it is feasible, for the goal throughput."""
+    if problem.objective.goal is not Goal.THROUGHPUT:
+        return None
+    lane = round_prices(problem, limits)
+    if lane is None:
+        return None
+    mapping = Mapping((lane,))
+    evaluation = evaluate(problem, mapping)
+    if not evaluation.feasible:
+        return None
+    limits.found(mapping, evaluation)
+    return Solution("assignment", Status.FEASIBLE, Family.ALL, mapping, evaluation, None)
+
+
+def better_of(problem: Problem, first: Solution, other: Solution | None) -> Solution:
+    """Return the better one of two solutions, the first one where they are equal."""
+    if other is None or other.evaluation is None:
+        return first
+    if first.evaluation is None:
+        return other
+    better = score_key(problem, other.evaluation) < score_key(problem, first.evaluation)
+    return other if better else first
 
 
 def improve(problem: Problem, first: Solution, limits: Limits) -> Solution:
-    """Improve a contiguous solution as ``solve_assignment`` does."""
+    """Improve a solution as ``solve_assignment`` does."""
     start = time.monotonic()
     if first.mapping is None or first.evaluation is None or problem.objective.goal is not Goal.THROUGHPUT:
         return replace(first, solver="assignment")
     best, evaluation = first.mapping, first.evaluation
     bound_hz: float | None = None
-    rounded = round_prices(problem, limits)
-    if rounded is not None:
-        best, evaluation = _better(problem, best, evaluation, Mapping((rounded,)))
-        limits.found(best, evaluation)
     for number in range(len(best.lanes) if problem.n_layers <= MOST_POLISHED else 0):
         if limits.close_enough:
             break
@@ -154,6 +180,9 @@ def _better_lanes(
         if limits.close_enough:
             return found, None
         left = time_s - (time.monotonic() - start)
+
+    if left < SECONDS_PER_CHOICE * len(parts.members) * len(slots):
+        return found, None
 
     def tell(assignment: list[int]) -> None:
         place.tell(_lane(problem, parts, assignment, slots, units))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from solvers.assignment import improve
+from solvers.assignment import better_of, improve, solve_by_prices
 from solvers.errors import CapError
 from solvers.evaluate import score_key
 from solvers.limits import Limits
@@ -17,21 +17,25 @@ from solvers.topology import contract
 
 
 def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
-    """Run ``lanes``, then ``assignment`` on its answer, then ``ideal_dp`` on branching graphs.
+    """Run ``lanes``, then ``assignment`` on the better of its answer and rounded prices.
 
-    Stops when an answer is proved best of all mappings, or within ``Limits.gap`` of that.  Plans may
-    be non-contiguous (stages that share a unit).  The same seed gives the same answer as long as no
-    solver runs into the time limit.
+    Last ``ideal_dp`` on branching graphs.  Stops when an answer is proved best of all mappings, or
+    within ``Limits.gap`` of that.  Plans may be non-contiguous (stages that share a unit).  The same
+    seed gives the same answer as long as no solver runs into the time limit.
 
     Raises
     ------
     InfeasibleError, CapError
     """
     start = time.monotonic()
+    rounded = solve_by_prices(problem, limits)
     answers = [solve_lanes(problem, limits)]
     if problem.objective.goal is not Goal.THROUGHPUT:
         return replace(answers[0], solver="portfolio")
-    steps: list[Callable[[Limits], Solution]] = [lambda given: improve(problem, answers[0], given)]
+    if rounded is not None:
+        answers.append(rounded)
+    best = better_of(problem, answers[0], rounded)
+    steps: list[Callable[[Limits], Solution]] = [lambda given: improve(problem, best, given)]
     if answers[0].family is Family.ORDER and not contract(problem).has_one_order:
         steps.append(lambda given: solve_ideal_dp(problem, given))
     for number, step in enumerate(steps):
