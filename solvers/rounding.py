@@ -10,7 +10,7 @@ import numpy as np
 
 from solvers.bounds import relaxation
 from solvers.limits import Limits
-from solvers.loads import Elements, Loads, elements, pieces
+from solvers.loads import Elements, Loads, allowed_on, elements, pieces
 from solvers.mapping import Lane
 from solvers.problem import FloatArray, IntArray, Problem
 
@@ -33,7 +33,7 @@ def round_prices(problem: Problem, limits: Limits) -> Lane | None:
     Returns
     -------
     Lane or None
-        None when some element runs on no slot of one core.
+        None when some element runs on no slot of one core, or is pinned to other slots.
     """
     parts = elements(problem)
     shapes = [
@@ -53,6 +53,9 @@ def round_prices(problem: Problem, limits: Limits) -> Lane | None:
         elsewhere = [column for column, slot in enumerate(slots) if slot not in pin.slots]
         layer_cost[np.ix_(pin.layers, elsewhere)] = np.inf
     np.add.at(cost, of_layer, layer_cost)
+    if problem.pins:
+        allowed = [[allowed_on(problem, layers, slot) for slot in slots] for layers in parts.members]
+        cost[~np.array(allowed)] = np.inf
     if not np.isfinite(cost).any(axis=1).all():
         return None
     _, prices = relaxation(cost, np.eye(len(slots), dtype=np.int64), sizes)

@@ -41,6 +41,22 @@ def software_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VK_ICD_FILENAMES", str(SOFTWARE_GPU))
 
 
+SMALL_BOARD = """
+name: small board
+clusters:
+  - {name: LITTLE, cores: 0-1, macs_per_s: 2.0e9, bytes_per_s: 3.0e9}
+  - {name: big, cores: 2-3, macs_per_s: 6.0e9, bytes_per_s: 6.0e9}
+"""
+
+
+@pytest.fixture(scope="session")
+def small_board(tmp_path_factory) -> Path:
+    """A described platform with two cores of two kinds each: quick to search for."""
+    path = tmp_path_factory.mktemp("board") / "small_board.yaml"
+    path.write_text(SMALL_BOARD)
+    return path
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """In CI nothing skips: what a test needs has to be there."""

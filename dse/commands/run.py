@@ -18,6 +18,7 @@ EPILOG = """\b
 Examples:
   dse run configs/quickstart.yaml
   dse run --model face.tflite
+  dse run --model seg=segmentation.tflite --model face=detection.tflite
   dse run --model face.tflite --set search.goal=latency --output /tmp/runs
 """
 

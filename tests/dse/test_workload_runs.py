@@ -23,7 +23,6 @@ from dse.yaml_io import dump, load
 from dse.zoo.registry import build_file
 
 ROOT = Path(__file__).resolve().parents[2]
-BOARD = ROOT / "configs" / "platforms" / "hikey970.yaml"
 QUICK = """
 profile: {budget_s: 3, min_samples: 1}
 search: {time_s: 3, candidates: 1}
@@ -168,8 +167,17 @@ def test_three_linked_networks_run_and_equal_each_alone(cache, nets, tmp_path, c
         np.testing.assert_array_equal(ours["gesture/Identity"], theirs)
 
 
-def test_models_and_links_on_the_command_line(nets, tmp_path, capsys):
-    arguments = ["search", "-p", str(BOARD), "-q", "--set", "search.time_s=1", "--set", "search.candidates=1"]
+def test_models_and_links_on_the_command_line(nets, capsys, small_board):
+    arguments = [
+        "search",
+        "-p",
+        str(small_board),
+        "-q",
+        "--set",
+        "search.time_s=1",
+        "--set",
+        "search.candidates=1",
+    ]
     models = [f"--model={name}={path}" for name, path in nets.items()]
     assert main([*arguments, *models, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -188,8 +196,8 @@ def test_models_and_links_on_the_command_line(nets, tmp_path, capsys):
     assert eyes["slots"] == ["2 big"]
 
 
-def test_an_unmeasured_workload_is_told_by_network(nets, tmp_path, capsys):
-    arguments = ["-p", str(BOARD), "-q", "--set", "search.time_s=3", "--set", "search.goal=latency"]
+def test_an_unmeasured_workload_is_told_by_network(nets, capsys, small_board):
+    arguments = ["-p", str(small_board), "-q", "--set", "search.time_s=3", "--set", "search.goal=latency"]
     models = [f"--model={name}={path}" for name, path in nets.items()]
     assert main(["search", *arguments, *models]) == 0
     out = capsys.readouterr().out
@@ -259,7 +267,8 @@ def test_the_ar_filter_is_made_of_real_networks():
         assert network.fallback is not None
 
 
-def test_the_ar_filter_searches_with_stand_ins(cache, monkeypatch, tmp_path, capsys, corpus):
+@pytest.mark.slow
+def test_the_ar_filter_searches_with_stand_ins(cache, monkeypatch, capsys, corpus, small_board):
     """Without a package index; the segmentation is in the cache, as after an earlier download."""
     pytest.importorskip("pip")
     known = corpus / "models" / "mediapipe__selfie_segmentation.tflite"
@@ -271,7 +280,7 @@ def test_the_ar_filter_searches_with_stand_ins(cache, monkeypatch, tmp_path, cap
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     config = ROOT / "configs" / "ar_filter.yaml"
     quick = ["--set", "search.time_s=2", "--set", "search.candidates=1"]
-    assert main(["search", str(config), "-p", str(BOARD), "--json", "-q", *quick]) == 0
+    assert main(["search", str(config), "-p", str(small_board), "--json", "-q", *quick]) == 0
     result = json.loads(capsys.readouterr().out)
     (warning,) = [text for text in result["warnings"] if "Stand-ins" in text]
     assert "for detection" in warning

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import examples, problems
@@ -19,7 +20,7 @@ from solvers.limits import Limits
 from solvers.loads import Loads, elements, pieces
 from solvers.mapping import Mapping, Status
 from solvers.order_costs import NEVER, Links, exact_links
-from solvers.problem import Flow, Problem, Slot
+from solvers.problem import Flow, Pin, Problem, Slot
 from solvers.registry import solve
 from solvers.rotations import AnyOrderCosts, best_rotation
 from solvers.rounding import round_prices
@@ -196,3 +197,21 @@ def test_long_models_are_joined_first():
     solution = solve(problem, "lanes")
     assert solution.gap < 0.02
     assert solution.evaluation.feasible
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_pins_on_several_cores_have_no_unit_of_one_core(slot):
+    """Rounding makes units of one core each; layers that are pinned to more fit on none of them."""
+    problem = Problem(
+        cost_ns=np.array([[100, 60], [100, 60], [100, 60]]),
+        supported=np.ones((3, 2), np.bool_),
+        slots=(Slot(0, 1), Slot(0, 2)),
+        cluster_sizes=(3,),
+        flows=(Flow(0, (1,), 10), Flow(1, (2,), 10)),
+        pins=(Pin((0, 1), (slot,)),),
+    )
+    found = solve(problem, "portfolio", Limits(time_s=2))
+    assert found.evaluation.feasible
+    assert all(
+        stage.slot == slot for lane in found.mapping.lanes for stage in lane.stages if 0 in stage.layers
+    )
