@@ -11,6 +11,7 @@ import ctypes
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,9 @@ _FUNCTIONS = (
     "LiteRtLockTensorBuffer",
     "LiteRtUnlockTensorBuffer",
 )
+IN_FLIGHT = 3
+"""Frames that an accelerator gets before it has finished the first: reading back takes long."""
+
 _READ, _WRITE = 0, 1
 _ERROR = re.compile(r"ERROR: \[[^\]]*\] (.*)")
 _LEFT_OUT = "operations are not supported by GPU delegate"
@@ -43,6 +47,8 @@ class AcceleratedModel(CompiledModel):
         The .tflite file.
     threads
         Of the kernels that stay on the CPU.
+    n_sets
+        Sets of buffers: frames that can be in flight.
 
     Raises
     ------
@@ -50,7 +56,7 @@ class AcceleratedModel(CompiledModel):
         There is no accelerator, or it refuses the model; with what the runtime said about it.
     """
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, n_sets: int = IN_FLIGHT) -> None:
         missing = [name for name in _FUNCTIONS if not hasattr(library(), name)]
         if missing:
             raise RuntimeRefusedError(f"the runtime's C API lacks {', '.join(missing)}")
@@ -61,38 +67,65 @@ class AcceleratedModel(CompiledModel):
                 told = [match[1] for line in said() if (match := _ERROR.match(line))]
                 raise RuntimeRefusedError(": ".join((str(error), *told[-1:]))) from None
             self.fallback = fallback_told(said()) if not self._fully_accelerated() else ()
-        self._in = self._managed("Input", len(self.inputs))
-        self._out = self._managed("Output", len(self.outputs))
+        self._sets = [
+            (self._managed("Input", len(self.inputs)), self._managed("Output", len(self.outputs)))
+            for _ in range(n_sets)
+        ]
 
     def fill(self, number: int, data: bytes) -> None:
-        """Write the bytes of an input."""
-        with self._locked(self._in[number], _WRITE) as address:
-            ctypes.memmove(address, data, len(data))
+        """Write the bytes of an input, in every set of buffers."""
+        for inputs, _ in self._sets:
+            with self._locked(inputs[number], _WRITE) as address:
+                ctypes.memmove(address, data, len(data))
 
-    def upload(self, number: int, values: np.ndarray[Any, Any]) -> None:
-        """Copy an array to an input."""
-        with self._locked(self._in[number], _WRITE) as address:
+    def upload(self, number: int, values: np.ndarray[Any, Any], of: int = 0) -> None:
+        """Copy an array to an input of a set."""
+        with self._locked(self._sets[of][0][number], _WRITE) as address:
             ctypes.memmove(address, values.ctypes.data, values.nbytes)
 
-    def download(self, number: int, values: np.ndarray[Any, Any]) -> None:
-        """Copy an output to an array; waits until the accelerator is done."""
-        with self._locked(self._out[number], _READ) as address:
+    def download(self, number: int, values: np.ndarray[Any, Any], of: int = 0) -> None:
+        """Copy an output of a set to an array; waits until the accelerator is done with it."""
+        with self._locked(self._sets[of][1][number], _READ) as address:
             ctypes.memmove(values.ctypes.data, address, values.nbytes)
 
-    def start(self) -> None:
-        """Run; the outputs are there when they are read."""
-        self.run(self._in, self._out)
+    def start(self, of: int = 0) -> None:
+        """Run on a set of buffers; the outputs are there when they are read."""
+        self.run(*self._sets[of])
+
+    def wait(self, of: int = 0) -> None:
+        """Wait until the outputs of a set can be read."""
+        for handle in self._sets[of][1]:
+            with self._locked(handle, _READ):
+                pass
 
     def invoke(self) -> None:
         """Run, and wait until the outputs can be read."""
         self.start()
-        for handle in self._out:
-            with self._locked(handle, _READ):
-                pass
+        self.wait()
+
+    def intervals_ns(self, n_warmup: int, n_timed: int) -> list[int]:
+        """Time frames of a full accelerator: from one frame's outputs to the next one's.
+
+        So many frames are in flight as there are sets of buffers, as in a pipeline that is busy.
+        """
+        n_sets = len(self._sets)
+        samples = []
+        for frame in range(n_sets):
+            self.start(frame)
+        before = 0
+        for frame in range(n_warmup + n_timed + 1):
+            self.wait(frame % n_sets)
+            now = time.perf_counter_ns()
+            if frame > n_warmup:
+                samples.append(now - before)
+            before = now
+            if frame + n_sets <= n_warmup + n_timed:
+                self.start(frame % n_sets)
+        return samples
 
     def close(self) -> None:
         """Free what the runtime holds."""
-        for handle in (*self._in, *self._out):
+        for handle in (handle for both in self._sets for side in both for handle in side):
             self._call_nothing("LiteRtDestroyTensorBuffer", ctypes.c_void_p(handle))
         super().close()
 

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dse.devices.accelerated import AcceleratedModel
+from dse.devices.accelerated import IN_FLIGHT, AcceleratedModel
 from dse.devices.litert_c import find_ports
 from dse.devices.serving import serve
 from dse.errors import AffinityError, RuntimeRefusedError
 from dse.pipeline.affinity import read_mask, thread_ids
 from dse.pipeline.answering import memory_now, named_faults, remove_when_orphaned
-from dse.pipeline.apart import DONE, SLOT_BYTES, TAKEN, Meeting
-from dse.pipeline.engine import Array, Engine, wanted_ports
+from dse.pipeline.apart import SLOT_BYTES, TIME_BYTES, Meeting
+from dse.pipeline.engine import Array, wanted_ports
 from dse.pipeline.nodes import StageFailedError
 from dse.pipeline.plan import StagePlan, stage_from_json
 
 
-class AcceleratedEngine:
+class AcceleratedStage:
     """A stage on the GPU of the runtime's compiled-model interface.
 
     Parameters
@@ -42,7 +44,7 @@ class AcceleratedEngine:
     """
 
     kind = "gpu"
-    holds_inputs = False
+    depth = IN_FLIGHT
 
     def __init__(self, plan: StagePlan) -> None:
         self._model = AcceleratedModel(plan.model_path, max(1, len(plan.cores)))
@@ -51,23 +53,19 @@ class AcceleratedEngine:
         self._ins = find_ports(wanted_ports(plan.inputs), self._model.inputs, f"{plan.name}, inputs")
         self._outs = find_ports(wanted_ports(plan.outputs), self._model.outputs, f"{plan.name}, outputs")
 
-    def receive(self, inputs: Sequence[Array]) -> None:
-        """Hand the inputs to the accelerator."""
+    def start(self, inputs: Sequence[Array], of: int) -> int:
+        """Hand over the inputs and start; return how long the first took, in nanoseconds."""
+        begin = time.monotonic_ns()
         for place, values in zip(self._ins, inputs):
-            self._model.upload(place, values)
+            self._model.upload(place, values, of)
+        uploaded = time.monotonic_ns()
+        self._model.start(of)
+        return uploaded - begin
 
-    def compute(self, outputs: Sequence[Array]) -> None:
-        """Run the stage."""
-        self._model.start()
-
-    def send(self, outputs: Sequence[Array]) -> None:
+    def finish(self, outputs: Sequence[Array], of: int) -> None:
         """Read the outputs back, which waits until they are there."""
         for place, slot in zip(self._outs, outputs):
-            self._model.download(place, slot)
-
-    def close(self) -> None:
-        """Free what the runtime holds."""
-        self._model.close()
+            self._model.download(place, slot, of)
 
 
 class _Stage:
@@ -92,12 +90,13 @@ class _Stage:
         self._shared = meeting.shared
         self._inputs, self._outputs = meeting.slots(self._plan)
         before = memory_now()
-        self._engine = engine_for(self._plan)
+        self._stage = stage_for(self._plan)
         first_ns = self._first_invocation()
         self._ask, self._told = meeting.pipes()
         return {
-            "engine": self._engine.kind,
-            "fallback": self._engine.fallback,
+            "engine": self._stage.kind,
+            "fallback": self._stage.fallback,
+            "depth": self._stage.depth,
             "first_invoke_ns": first_ns,
             "threads": self._masks(),
             "before": before,
@@ -105,28 +104,39 @@ class _Stage:
         }
 
     def attend(self, _: dict[str, Any]) -> dict[str, Any]:
-        frame = 0
+        """Start frames as they come, and finish them in order while others are under way."""
+        begun = 0
+        waiting: deque[tuple[int, int, int]] = deque()  # slot, set of buffers, time of the inputs
         while True:
-            slot = int.from_bytes(os.read(self._ask, SLOT_BYTES), "little")
+            slot = self._next_slot(block=not waiting)
+            frame = begun - len(waiting) if slot is None else begun
             try:
-                self._engine.receive(self._inputs[slot])
-                os.write(self._told, TAKEN)
-                self._engine.compute(self._outputs[slot])
-                self._engine.send(self._outputs[slot])
+                if slot is not None:
+                    of = begun % self._stage.depth
+                    waiting.append((slot, of, self._stage.start(self._inputs[slot], of)))
+                    begun += 1
+                    if len(waiting) < self._stage.depth:
+                        continue
+                slot, of, took_ns = waiting.popleft()
+                self._stage.finish(self._outputs[slot], of)
             except Exception as error:
                 raise StageFailedError(
                     f"{self._plan.name} failed on frame {frame} since it was built: "
                     f"{type(error).__name__}: {error}"
                 ) from error
-            os.write(self._told, DONE)
-            frame += 1
+            os.write(self._told, took_ns.to_bytes(TIME_BYTES, "little"))
+
+    def _next_slot(self, *, block: bool) -> int | None:
+        """Return the slot of the next request, or None when there is none yet."""
+        if not block and not select.select([self._ask], [], [], 0)[0]:
+            return None
+        return int.from_bytes(os.read(self._ask, SLOT_BYTES), "little")
 
     def _first_invocation(self) -> int:
         begin = time.monotonic_ns()
         try:
-            self._engine.receive(self._inputs[0])
-            self._engine.compute(self._outputs[0])
-            self._engine.send(self._outputs[0])
+            self._stage.start(self._inputs[0], 0)
+            self._stage.finish(self._outputs[0], 0)
         except Exception as error:
             raise StageFailedError(
                 f"{self._plan.name} failed on its first frame: {type(error).__name__}: {error}"
@@ -148,17 +158,17 @@ class _Stage:
         return found
 
 
-def engine_for(plan: StagePlan) -> Engine:
+def stage_for(plan: StagePlan) -> AcceleratedStage:
     """Build a stage on its accelerator.
 
     Raises
     ------
     RuntimeRefusedError
-        See ``AcceleratedEngine``; or there is no way to drive such an accelerator.
+        See ``AcceleratedStage``; or there is no way to drive such an accelerator.
     """
     if plan.device != "gpu":
         raise RuntimeRefusedError(f"{plan.name}: the runtime can not drive a stage on a {plan.device}")
-    return AcceleratedEngine(plan)
+    return AcceleratedStage(plan)
 
 
 def main() -> None:

@@ -4,12 +4,15 @@ An accelerator can only be driven from the main thread of a process, so its stag
 (``dse.pipeline.accelerator``).  In the lane a thread stands in for it: it copies a frame's inputs
 into memory that both processes share, asks through a named pipe, and finds the outputs in the
 stage's own ring, which lies in that memory too.  So order, back-pressure and watching are those of
-any other stage.
+any other stage.  Several frames may be with the accelerator at a time, since reading its outputs back
+takes long.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +22,14 @@ import numpy as np
 
 from dse.errors import DeviceError
 from dse.pipeline.engine import Array
-from dse.pipeline.nodes import StageNode
 from dse.pipeline.plan import StagePlan
 from dse.pipeline.shared import Slots, map_slots
 
 SLOT_BYTES = 4
 """A request is the number of the slots to use, little endian."""
 
-TAKEN, DONE = b"\x01", b"\x02"
-"""Answers: the inputs are with the accelerator; the outputs are in their slot."""
+TIME_BYTES = 8
+"""The answer, when the outputs are in their slot: nanoseconds that the inputs took to the accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,9 @@ class Meeting:
         File of the shared memory.
     n_slots
         How many slots it has, for inputs and for outputs.
-    engine, fallback
-        How the stage runs there, and what of it runs elsewhere, as far as the process is built.
+    engine, fallback, depth
+        How the stage runs there, what of it runs elsewhere, and how many frames it takes at a time;
+        known when the process is built.
     """
 
     ask: Path
@@ -52,6 +55,7 @@ class Meeting:
     n_slots: int
     engine: str = ""
     fallback: str = ""
+    depth: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -62,13 +66,15 @@ class Meeting:
             "n_slots": self.n_slots,
             "engine": self.engine,
             "fallback": self.fallback,
+            "depth": self.depth,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Meeting:
         """Read the JSON form."""
         paths = Path(data["ask"]), Path(data["told"]), Path(data["shared"])
-        return cls(*paths, int(data["n_slots"]), str(data["engine"]), str(data["fallback"]))
+        told = str(data["engine"]), str(data["fallback"]), int(data["depth"])
+        return cls(*paths, int(data["n_slots"]), *told)
 
     def slots(self, stage: StagePlan) -> tuple[Slots, Slots]:
         """Map the slots of the stage's inputs and of its outputs."""
@@ -84,8 +90,8 @@ class ApartEngine:
 
     Parameters
     ----------
-    node
-        The stage; its ring has to be the shared outputs.
+    plan
+        The stage.
     meeting
         Where the other process is met.
     inputs
@@ -94,24 +100,38 @@ class ApartEngine:
 
     holds_inputs = False
 
-    def __init__(self, node: StageNode, meeting: Meeting, inputs: Slots) -> None:
+    def __init__(self, plan: StagePlan, meeting: Meeting, inputs: Slots) -> None:
         self.kind = meeting.engine
         self.fallback = meeting.fallback
-        self._node = node
+        self.depth = min(meeting.depth, meeting.n_slots)
+        self._name = plan.name
         self._inputs = inputs
         self._ask, self._told = meeting.pipes()
+        self._asked: deque[tuple[int, int]] = deque()
 
-    def receive(self, inputs: Sequence[Array]) -> None:
-        """Copy a frame into shared memory; return when the accelerator has it."""
-        slot = self._node.done % self._node.n_slots
+    def ask(self, slot: int, inputs: Sequence[Array]) -> None:
+        """Copy a frame into shared memory, and ask for its outputs in the slot of that number."""
+        begin = time.monotonic_ns()
         for shared, values in zip(self._inputs[slot], inputs):
             np.copyto(shared, values)
+        self._asked.append((begin, time.monotonic_ns() - begin))
         os.write(self._ask, slot.to_bytes(SLOT_BYTES, "little"))
-        self._wait_for(TAKEN)
+
+    def finish(self) -> tuple[int, int]:
+        """Wait for the oldest frame asked for; return when it was, and how long its inputs took over."""
+        told = os.read(self._told, TIME_BYTES)
+        if len(told) != TIME_BYTES:
+            raise DeviceError(f"{self._name}: its process answered {told!r}, expected {TIME_BYTES} bytes")
+        begin, copying_ns = self._asked.popleft()
+        return begin, copying_ns + int.from_bytes(told, "little")
+
+    def receive(self, inputs: Sequence[Array]) -> None:
+        """Ask for the first frame, with the first slot."""
+        self.ask(0, inputs)
 
     def compute(self, outputs: Sequence[Array]) -> None:
         """Wait until the outputs are in the ring."""
-        self._wait_for(DONE)
+        self.finish()
 
     def send(self, outputs: Sequence[Array]) -> None:
         """Do nothing: the outputs are where they belong."""
@@ -120,8 +140,3 @@ class ApartEngine:
         """Let go of the pipes; the other process is the parent's."""
         os.close(self._ask)
         os.close(self._told)
-
-    def _wait_for(self, wanted: bytes) -> None:
-        told = os.read(self._told, 1)
-        if told != wanted:
-            raise DeviceError(f"{self._node.plan.name}: its process answered {told!r}, expected {wanted!r}")

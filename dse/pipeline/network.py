@@ -67,7 +67,10 @@ class Network:
 
     def ready(self, node: StageNode, order: Order) -> bool:
         """Whether a stage can start its next frame."""
-        frame = node.done
+        return self.ready_for(node, order, node.done)
+
+    def ready_for(self, node: StageNode, order: Order, frame: int) -> bool:
+        """Whether a stage can start a frame: its next, or a later one while others are under way."""
         if frame >= order.limit:
             return False
         for source in node.sources:

@@ -84,6 +84,7 @@ class StageNode:
         self.begun = 0
         self.taken = 0
         self.done = 0
+        self.last_sent_ns = 0
 
 
 class Unit:

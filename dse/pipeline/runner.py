@@ -343,7 +343,7 @@ class LaneRunner:
 
     def _engine(self, factory: EngineFactory, node: StageNode) -> Engine:
         if node.index in self._apart:
-            return ApartEngine(node, *self._apart[node.index])
+            return ApartEngine(node.plan, *self._apart[node.index])
         return factory(node.plan)
 
     def _claim(self, known: frozenset[int], node: StageNode, unit: Unit) -> frozenset[int]:

@@ -94,7 +94,12 @@ def start_stage(
         child.close()
         meeting.shared.unlink(missing_ok=True)
         raise
-    known = replace(meeting, engine=str(answer["engine"]), fallback=str(answer["fallback"]))
+    known = replace(
+        meeting,
+        engine=str(answer["engine"]),
+        fallback=str(answer["fallback"]),
+        depth=int(answer["depth"]),
+    )
     return StageProcess(lane, stage, child, known, answer)
 
 

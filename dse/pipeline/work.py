@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from dse.pipeline.apart import ApartEngine
 from dse.pipeline.network import Network
 from dse.pipeline.nodes import N_TIMES, Order, StageFailedError, StageNode, Unit
 
@@ -13,6 +14,8 @@ def worker(
     network: Network, unit: Unit, order: Order, status: memoryview | None, spin_ns: int
 ) -> Callable[[], None]:
     """Return what a thread does for an order; see ``LaneRunner`` for ``status`` and ``spin_ns``."""
+    if any(isinstance(node.engine, ApartEngine) for node in unit.stages):
+        return _stand_in(network, unit, order, status, spin_ns)
 
     def work() -> None:
         while not order.stopped:
@@ -33,6 +36,76 @@ def worker(
                 _rest(network, unit, order, spin_ns)
 
     return work
+
+
+def _stand_in(
+    network: Network, unit: Unit, order: Order, status: memoryview | None, spin_ns: int
+) -> Callable[[], None]:
+    """Return what the thread of stages on an accelerator does: ask ahead, and wait for the oldest."""
+    pairs = [(node, node.engine) for node in unit.stages if isinstance(node.engine, ApartEngine)]
+
+    def work() -> None:
+        while not order.stopped:
+            for node, engine in pairs:
+                while node.begun - node.done < engine.depth and network.ready_for(node, order, node.begun):
+                    _ask(node, engine, status)
+            busy = [pair for pair in pairs if pair[0].begun > pair[0].done]
+            if busy:
+                node, engine = min(busy, key=lambda pair: pair[0].done)
+                _finish(network, node, engine, order, status)
+            elif all(node.done >= order.limit for node, _ in pairs):
+                return
+            else:
+                _rest(network, unit, order, spin_ns)
+
+    return work
+
+
+def _ask(node: StageNode, engine: ApartEngine, status: memoryview | None) -> None:
+    """Hand a stage's next frame to its process."""
+    frame = node.begun
+    node.begun = frame + 1
+    if status is not None:
+        status[2 * node.index] = frame + 1
+    engine.ask(
+        frame % node.n_slots, [made.slots[frame % made.n_slots][position] for made, position in node.feeds]
+    )
+    node.taken = frame + 1
+    for unit in node.wakes_on_take:
+        unit.wake()
+
+
+def _finish(
+    network: Network, node: StageNode, engine: ApartEngine, order: Order, status: memoryview | None
+) -> None:
+    """Wait for the oldest frame that is with a stage's process.
+
+    Frames overlap there.  So that times add up to what the accelerator is busy, a frame's begins when
+    the one before is done.
+    """
+    frame = node.done
+    begin, taking_ns = engine.finish()
+    done = time.monotonic_ns()
+    begin = max(begin, node.last_sent_ns) if frame else begin
+    node.last_sent_ns = done
+    if order.times is not None and frame < order.n_recorded:
+        at = (frame * len(network.nodes) + node.index) * N_TIMES
+        order.times[at] = begin
+        order.times[at + 1] = min(begin + taking_ns, done)
+        order.times[at + 2] = order.times[at + 3] = done
+    node.done = frame + 1
+    _tell(node, order, status)
+
+
+def _tell(node: StageNode, order: Order, status: memoryview | None) -> None:
+    """Wake those who wait for a stage's frame."""
+    for waiter in node.wakes_on_done:
+        waiter.wake()
+    if order.in_flight is not None:
+        for unit in node.wakes_entering:
+            unit.wake()
+    if status is not None:
+        status[2 * node.index + 1] = node.done
 
 
 def first_invocation(node: StageNode) -> int:
@@ -93,13 +166,7 @@ def _step(network: Network, node: StageNode, order: Order, status: memoryview | 
     if engine.holds_inputs:
         for unit in node.wakes_on_take:
             unit.wake()
-    for waiter in node.wakes_on_done:
-        waiter.wake()
-    if order.in_flight is not None:
-        for unit in node.wakes_entering:
-            unit.wake()
-    if status is not None:
-        status[2 * node.index + 1] = frame + 1
+    _tell(node, order, status)
 
 
 def _frame_of(node: StageNode) -> int:
