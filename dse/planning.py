@@ -20,7 +20,7 @@ from solvers.baselines import NamedPlan, plans_without_search, searched_baseline
 from solvers.baselines import Role as SolverRole
 from solvers.evaluate import Evaluation, evaluate
 from solvers.limits import Limits, SearchState, available_cores
-from solvers.mapping import Mapping
+from solvers.mapping import Family, Mapping, Solution, Status
 from solvers.problem import Goal as SolverGoal
 from solvers.problem import Problem
 from solvers.registry import SOLVERS, solve
@@ -163,10 +163,7 @@ def find_plans(
     if solution.mapping is None or solution.evaluation is None:
         if solution.interrupted:
             raise KeyboardInterrupt
-        outcome = (
-            "no mapping is possible" if solution.status.value == "infeasible" else "no mapping was found"
-        )
-        raise NoMappingError(f"{outcome}: {solution.reason}")
+        raise NoMappingError(f"{_outcome(solution)}: {solution.reason}")
     proof = Proof(
         solver=solution.solver,
         status=solution.status.value,
@@ -192,6 +189,15 @@ def find_plans(
     except KeyboardInterrupt:
         proof = replace(proof, interrupted=True)
     return proof, merge([*plans, best, *numbered], goal)
+
+
+def _outcome(solution: Solution) -> str:
+    """Say what is known when there is no mapping: proved, proved for most mappings, or only not found."""
+    if solution.status is not Status.INFEASIBLE:
+        return "no mapping was found (that there is none is not proved)"
+    if solution.family is Family.ALL:
+        return "no mapping is possible"
+    return f"no mapping is possible among {solution.family.value}, and no other was found"
 
 
 def _named(planner: Planner, known: NamedPlan) -> PlanResult:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from solvers.bounds import bound_costs
 from solvers.errors import InfeasibleError
-from solvers.evaluate import evaluate
+from solvers.evaluate import evaluate, stage_memory_bytes
 from solvers.lanes import LanePool
 from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping
@@ -28,7 +30,7 @@ def refuse_impossible(blocks: Blocks, bound_hz: float) -> None:
     ------
     InfeasibleError
         The longest path is longer than the ceiling on latency, the floor on throughput is above the
-        bound, or the weights alone exceed the memory.
+        bound, one busy slot draws more than the power, or the whole model exceeds the memory.
     """
     problem = blocks.problem
     objective = problem.objective
@@ -44,13 +46,26 @@ def refuse_impossible(blocks: Blocks, bound_hz: float) -> None:
         raise InfeasibleError(
             f"throughput floor: demand {floor:g} frames/s, limit {bound_hz:g} frames/s for any mapping"
         )
-    weights = sum(constant.n_bytes for constant in problem.constants if constant.users)
+    power = problem.active_power_mw
+    if problem.max_power_mw is not None and power is not None and np.isfinite(bound_hz):
+        # The unit that sets the period of a lane is busy all the time.
+        usable = [power[slot] for slot in np.flatnonzero(blocks.allowed.any(axis=0))]
+        demand = min(usable) + (problem.idle_power_mw or 0)
+        if demand > problem.max_power_mw:
+            raise InfeasibleError(
+                f"power: one busy slot and what idles demand at least {demand} mW, "
+                f"limit {problem.max_power_mw} mW"
+            )
     limits = [m for m in problem.memory_limits_bytes or () if m is not None]
     rooms = [sum(limits)] if limits and len(limits) == len(problem.cluster_sizes) else []
     if problem.total_memory_limit_bytes is not None:
         rooms.append(problem.total_memory_limit_bytes)
-    if rooms and weights > min(rooms):
-        raise InfeasibleError(f"memory: the weights alone demand {weights} bytes, limit {min(rooms)} bytes")
+    # Stages hold together at least what the whole model would: each weight, and what is alive at the peak.
+    whole = stage_memory_bytes(problem, range(problem.n_layers)) if rooms else 0
+    if rooms and whole > min(rooms):
+        raise InfeasibleError(
+            f"memory: the whole model demands {whole} bytes, however it is cut; limit {min(rooms)} bytes"
+        )
 
 
 def _longest_path_ns(blocks: Blocks) -> float:

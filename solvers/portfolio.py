@@ -7,19 +7,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from solvers.assignment import better_of, improve, solve_by_prices
-from solvers.errors import CapError
+from solvers.errors import CapError, InfeasibleError
 from solvers.evaluate import score_key
 from solvers.limits import Limits
 from solvers.mapping import Family, Solution, Status
 from solvers.mix import solve_ideal_dp, solve_lanes
 from solvers.problem import Goal, Problem
 from solvers.topology import contract
+from solvers.turns import plan_with_turns
 
 
 def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
     """Run ``lanes``, then ``assignment`` on the better of its answer and rounded prices.
 
-    Last ``ideal_dp`` on branching graphs.  Stops when an answer is proved best of all mappings, or
+    Last ``ideal_dp`` on branching graphs.  Where there is no contiguous plan, a plan with turns on
+    the same cores is looked for instead.  Stops when an answer is proved best of all mappings, or
     within ``Limits.gap`` of that.  Plans may be non-contiguous (stages that share a unit).  The same
     seed gives the same answer as long as no solver runs into the time limit.
 
@@ -29,7 +31,7 @@ def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
     """
     start = time.monotonic()
     rounded = solve_by_prices(problem, limits)
-    answers = [solve_lanes(problem, limits)]
+    answers = [_first(problem, limits, rounded)]
     if problem.objective.goal is not Goal.THROUGHPUT:
         return replace(answers[0], solver="portfolio")
     if rounded is not None:
@@ -50,6 +52,20 @@ def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
         except CapError:
             continue
     return _combined(problem, answers)
+
+
+def _first(problem: Problem, limits: Limits, rounded: Solution | None) -> Solution:
+    """Return the best contiguous answer; where there is none, one with turns."""
+    try:
+        contiguous = solve_lanes(problem, limits)
+    except InfeasibleError:
+        found = rounded or plan_with_turns(problem, limits)
+        if found is None:
+            raise
+        return found
+    if contiguous.mapping is None:
+        return rounded or plan_with_turns(problem, limits) or contiguous
+    return contiguous
 
 
 def _combined(problem: Problem, answers: list[Solution]) -> Solution:

@@ -79,6 +79,7 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
     start = time.monotonic_ns()
     limits = limits or Limits()
     watch = Watch(name, partial(evaluate, problem), partial(_better, problem), limits)
+    searched = False
     try:
         blocks = contract(replace(problem, colocated=()))
         watch.least_bound_hz = one_unit_bound_hz(problem, blocks)
@@ -86,12 +87,15 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
         bound = rate_bound_hz(problem, blocks)
         watch.bounded(bound)
         refuse_impossible(blocks, bound)
+        searched = True
         solution = _run(name, problem, replace(limits, watch=watch))
         if solution.mapping is not None:
             watch.found(solution.mapping, solution.evaluation)
     except InfeasibleError as error:
         wall = time.monotonic_ns() - start
-        return Solution(name, Status.INFEASIBLE, Family.ALL, None, None, None, str(error), wall)
+        # What holds for every mapping is known before the search; solvers prove it for their own.
+        family = Family.CONTIGUOUS if searched else Family.ALL
+        return Solution(name, Status.INFEASIBLE, family, None, None, None, str(error), wall)
     except StoppedError:
         solution = _ended(problem, name, watch, interrupted=limits.stopped)
     except KeyboardInterrupt:

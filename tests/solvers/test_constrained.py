@@ -95,7 +95,7 @@ def test_every_goal_on_a_real_size(goal):
         ({"objective": Objective(min_throughput_hz=1e9)}, "throughput floor: demand 1e+09 frames/s"),
         (
             {"total_memory_limit_bytes": 10, "constants": (Constant(11, (0,)),)},
-            "weights alone demand 11 bytes, limit 10",
+            "memory: the whole model demands 2011 bytes, however it is cut; limit 10 bytes",
         ),
     ],
 )
