@@ -10,6 +10,7 @@ from pathlib import Path
 from dse import costing
 from dse.answer import choose, disagreements, explain
 from dse.config import Experiment
+from dse.costing import cache_of
 from dse.costs import CostTable
 from dse.deploy.support import describe, supported_clusters, unsupported_layers
 from dse.errors import InputError, PlatformError
@@ -29,6 +30,7 @@ from dse.results import PlanResult, Proof, RunResult
 from dse.rounds import Outcome, measure_in_rounds
 from dse.run_folder import LoggedProgress, RunFolder
 from dse.staging import Stager
+from dse.trials import trials_of
 from dse.variants import mask_unsound
 from dse.workloads import open_source
 from solvers.problem import Goal, Objective, Problem
@@ -208,7 +210,9 @@ def search_plans(
     """Search exactly, and gather baselines and alternatives."""
     search = subject.experiment.search
     problem, slots, pins = make_problem(subject, costs)
-    planner = Planner(problem, subject.platform, slots, pins, costs)
+    folder = cache_of(subject.experiment).folder
+    trials = trials_of(subject.experiment, costs, slots, folder)
+    planner = Planner(problem, subject.platform, slots, pins, costs, trials)
     with progress.task("searching", 1) as task:
         limits = search_limits(subject.experiment, task)
         proof, plans = find_plans(planner, search.solver, limits, search.candidates)

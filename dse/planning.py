@@ -14,6 +14,7 @@ from dse.platforms import Platform, Slot
 from dse.problems import ResolvedPin, place
 from dse.progress import Task
 from dse.results import NUMBERED, Goal, PlanResult, Predicted, Proof, Role, StageNumbers, merit
+from dse.trials import Trials
 from dse.units import format_hz, format_ns
 from solvers.alternatives import alternatives
 from solvers.baselines import NamedPlan, plans_without_search, searched_baselines
@@ -51,6 +52,8 @@ class Planner:
         Which cores pinned layers get.
     costs
         The cost table behind the problem, for what waiting adds to a stage.
+    trials
+        Where mappings are tried out instead of being built by a solver.
     """
 
     problem: Problem
@@ -58,6 +61,7 @@ class Planner:
     slots: tuple[Slot, ...]
     pins: tuple[ResolvedPin, ...] = ()
     costs: CostTable | None = None
+    trials: Trials | None = None
 
     def plan(self, name: str, role: Role, mapping: Mapping) -> PlanResult:
         """Place and predict one mapping."""
@@ -159,7 +163,11 @@ def find_plans(
     problem = planner.problem
     goal = _GOALS[problem.objective.goal]
     check_solver(solver)
-    solution = solve(problem, solver, limits)
+    tried: tuple[Mapping, ...] = ()
+    if planner.trials is not None:
+        solution, tried = planner.trials.search(problem, limits)
+    else:
+        solution = solve(problem, solver, limits)
     if solution.mapping is None or solution.evaluation is None:
         if solution.interrupted:
             raise KeyboardInterrupt
@@ -182,7 +190,7 @@ def find_plans(
         if not proof.interrupted:
             plans += [_named(planner, known) for known in searched_baselines(problem, limits)]
             n_wanted = n_candidates + len(plans) + 1  # some of them will turn out to be baselines
-            others = alternatives(problem, n_wanted, limits, solution.mapping)
+            others = (*tried[1:], *alternatives(problem, n_wanted, limits, solution.mapping))
             numbered = [
                 planner.plan(f"{NUMBERED}{n}", "candidate", mapping) for n, mapping in enumerate(others, 1)
             ]

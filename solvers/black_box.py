@@ -165,15 +165,11 @@ def solve_black_box(problem: Problem, limits: Limits) -> Solution:
     ------
     MissingSolverExtraError, InfeasibleError
     """
+    score = predicted(problem)
 
     def objective(mapping: Mapping) -> float:
         limits.check()
-        evaluation = evaluate(problem, mapping)
-        goal = problem.objective.goal
-        if goal is Goal.THROUGHPUT:
-            instant = any(not lane.period_ns for lane in evaluation.lanes)
-            return 0.0 if instant else -float(1 / evaluation.frames_per_ns)
-        return -float(evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj or 0)
+        return score(mapping)
 
     n_trials = min(MOST_SOLVER_TRIALS, 20 + 10 * problem.n_layers)
     options = BlackBoxOptions(n_trials=n_trials, seed=limits.seed, time_s=limits.time_s)
@@ -183,16 +179,37 @@ def solve_black_box(problem: Problem, limits: Limits) -> Solution:
     return Solution("black_box", Status.FEASIBLE, Family.ALL, mapping, evaluation, None)
 
 
+def predicted(problem: Problem) -> Callable[[Mapping], float]:
+    """Return an objective: what the evaluator says of the problem's goal, as a number to maximise."""
+
+    def objective(mapping: Mapping) -> float:
+        evaluation = evaluate(problem, mapping)
+        goal = problem.objective.goal
+        if goal is Goal.THROUGHPUT:
+            instant = any(not lane.period_ns for lane in evaluation.lanes)
+            return 0.0 if instant else -float(1 / evaluation.frames_per_ns)
+        return -float(evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj or 0)
+
+    return objective
+
+
 def simulated(
-    problem: Problem, options: SimulationOptions | None = None, samples: Samples | None = None
+    problem: Problem,
+    options: SimulationOptions | None = None,
+    samples: Callable[[Mapping], Samples] | None = None,
 ) -> Callable[[Mapping], tuple[float, float]]:
     """Return an objective: (frames per second, 99th percentile of the latency in ns) in simulation.
 
     Directions are ``("maximize", "minimize")``.
+
+    Parameters
+    ----------
+    samples
+        Returns the times of the stages of a mapping; they are constant without.
     """
 
     def objective(mapping: Mapping) -> tuple[float, float]:
-        result = simulate(problem, mapping, options, samples)
+        result = simulate(problem, mapping, options, None if samples is None else samples(mapping))
         return result.throughput_hz, result.latency.p99_ns
 
     return objective

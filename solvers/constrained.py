@@ -77,7 +77,8 @@ def solve_constrained(name: str, blocks: Blocks, limits: Limits, max_lanes: int 
             raise InfeasibleError(reason)
         if exact:
             raise InfeasibleError(_binding(problem, limits, max_lanes))
-        return Solution(name, Status.UNKNOWN, family, None, None, None, "no mapping within the limits found")
+        reason = f"no mapping within the limits found; {_binding(problem, limits, max_lanes)}"
+        return Solution(name, Status.UNKNOWN, family, None, None, None, reason)
     mapping, evaluation = found
     return Solution(name, Status.OPTIMAL if exact else Status.FEASIBLE, family, mapping, evaluation, None)
 

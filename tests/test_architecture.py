@@ -47,6 +47,7 @@ LAYERS: dict[str, int] = {
     "dse.reports": 6,
     "dse.run_folder": 6,
     "dse.planning": 6,
+    "dse.trials": 6,
     "dse.staging": 6,
     "dse.deploy": 6,
     "dse.answer": 6,

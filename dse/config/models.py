@@ -472,6 +472,15 @@ class SearchSection(Section):
     gap: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.01, description="Stop when no mapping can be predicted better by more than this share."
     )
+    objective: Literal["predicted", "simulated"] = Field(
+        "predicted",
+        description="What the solver black_box tries mappings for: the prediction, or a simulation with "
+        "scattered times, finite queues and contention (throughput, and latency of the slowest hundredth).",
+    )
+    sampler: Literal["tpe", "nsga2", "random"] = Field("tpe", description="Of the solver black_box.")
+    trials: Annotated[int, Field(ge=1)] = Field(
+        200, description="Of the solver black_box, in all: what an interrupted search tried counts."
+    )
     candidates: Annotated[int, Field(ge=1, le=50)] = Field(
         3, description="Different plans that are measured: the one predicted best is not trusted."
     )

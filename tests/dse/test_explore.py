@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -451,3 +452,28 @@ def test_ctrl_c_in_the_search_of_a_run_keeps_the_best_so_far(place):
     assert sorted(layer for stage in kept.mapping.lanes[0].stages for layer in stage.layers)
     assert all((folder / file).is_file() for file in kept.files.values())
     assert json.loads((folder / "plans.json").read_text())["proof"]["interrupted"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "search.memory_limit=1KiB",
+            r"no mapping is possible: memory: .* demands \d+ bytes, .*limit 1024 bytes",
+        ),
+        (
+            "search.max_latency_ms=0.0001",
+            r"no mapping is possible: latency: .* at least \d+ ns .*limit 100 ns",
+        ),
+        (
+            "search.min_throughput_hz=1e9",
+            r"no mapping is possible: throughput floor: demand 1e\+09 frames/s, limit",
+        ),
+    ],
+)
+def test_limits_that_nothing_keeps_are_named(place, setting, message):
+    path = place.folder / "wish.yaml"
+    path.write_text(USERS_WISH.removesuffix("search:\n  pins:\n"))
+    out, err = place.dse("search", str(path), "-q", "--set", setting, code=1)
+    assert re.search(message, err), err
+    assert out == ""
