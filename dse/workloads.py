@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dse.config import ModelPath, PackagedModel, Workload, ZooModel
-from dse.files import default_cache_folder, write_bytes
+from dse.files import default_cache_folder
 from dse.flatbuffer.merge import merge_models
 from dse.flatbuffer.reader import ModelFile, read_model
-from dse.graph import NetworkLink
 from dse.packages import PackageError, PackageShelf
 from dse.progress import Progress, SilentProgress
 from dse.shaping import open_model
@@ -57,23 +55,6 @@ def open_source(
     return _open_one(source, folder)
 
 
-def merge_files(
-    networks: Mapping[str, ModelFile], links: Sequence[NetworkLink], folder: Path, name: str = ""
-) -> ModelFile:
-    """Merge models and write the result into a folder.
-
-    Raises
-    ------
-    CutError, ModelError
-        See ``merge_models``.
-    """
-    merged = merge_models(networks, links)
-    stem = (name or "+".join(networks)).replace("/", "_")[:MAX_NAME]
-    path = folder / f"{stem}.tflite"
-    write_bytes(path, merged.data)
-    return read_model(path)
-
-
 def _open_one(source: ModelPath | ZooModel, folder: Path) -> ModelFile:
     if isinstance(source, ModelPath):
         return open_model(source.path, folder, signature=source.signature, shapes=source.shapes)
@@ -107,7 +88,8 @@ def _open_workload(
             else:
                 found = source
             files[key] = _open_one(found, own)
-    merged = merge_files(files, workload.links, folder, name)
+    stem = (name or workload.name).replace("/", "_")[:MAX_NAME]
+    merged = merge_models(files, workload.links, name=stem).in_folder(folder)
     warnings = [f"{key}: {warning}" for key, file in files.items() for warning in file.warnings]
     if stand_ins:
         listed = ", ".join(f"{name} for {key}" for key, name in stand_ins.items())
@@ -115,4 +97,5 @@ def _open_workload(
             f"Stand-ins of the zoo with random weights are used: {listed}. The figures are not those of the "
             f"real networks. Why: {reasons[0].splitlines()[0]}"
         )
-    return replace(merged, warnings=(*merged.warnings, *warnings))
+    # What is unusual about the networks is unusual about the whole too: told once, with the network's name.
+    return replace(merged, warnings=tuple(warnings))

@@ -7,6 +7,7 @@ network's name as container, hash tables new numbers.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -86,9 +87,14 @@ class _Alone:
         main = model.subgraphs[0]
         self.name = name
         self.ports = NetworkPorts(name, model)
+        self.runtime_versions = [
+            bytes(model.buffers[entry.buffer].data or b"")
+            for entry in model.metadata
+            if entry.name == _RUNTIME_VERSION
+        ]
         # Signatures of other subgraphs and unused subgraphs, buffers and codes fall away.
         self.model = minimal_model(
-            replace(model, signature_defs=()),
+            replace(model, signature_defs=(), metadata=()),
             range(len(main.operators)),
             [(tensor, "") for tensor in dict.fromkeys(main.inputs)],
             [(tensor, "") for tensor in dict.fromkeys(main.outputs)],
@@ -146,7 +152,7 @@ def _check_fit(link: NetworkLink, made: Tensor, wanted: Tensor) -> None:
     shapes = [list(tensor.shape or ()) for tensor in (made, wanted)]
     if shapes[0] != shapes[1]:
         text = f"link {link}: the output is {shapes[0]}, the input takes {shapes[1]}"
-        if np.prod(shapes[0]) != np.prod(shapes[1]):
+        if math.prod(shapes[0]) != math.prod(shapes[1]):
             raise CutError(text)
         if not link.reshape:
             raise CutError(
@@ -187,7 +193,7 @@ class _Merger:
         self._operators: list[Operator] = []
         self._bodies: list[SubGraph] = []
         self._buffers: list[Buffer] = [Buffer()]
-        self._codes: list[OperatorCode] = []
+        self._codes: dict[OperatorCode, int] = {}
         self._ports: dict[str, dict[Side, list[int]]] = {}
         self._port_names: dict[str, NetworkPorts] = {}
         self._given: dict[str, list[int]] = {}
@@ -217,12 +223,10 @@ class _Merger:
             if feed.reshape:
                 source = self._ports[feed.source][feed.side][feed.position]
                 self._reshape(source, numbers[main.inputs[position]])
-        first_body = len(self._bodies) + 1
-        self._operators += [
-            self._operator(network, operator, numbers, first_body) for operator in main.operators
-        ]
-        for body in model.subgraphs[1:]:
-            self._bodies.append(self._body(network, body, buffers, first_body))
+        # No operator can name the main subgraph: nothing may call itself.
+        bodies = {old: len(self._bodies) + old for old in range(1, len(model.subgraphs))}
+        self._operators += [self._operator(network, operator, numbers, bodies) for operator in main.operators]
+        self._bodies += [self._body(network, body, buffers, bodies) for body in model.subgraphs[1:]]
         ports: dict[Side, list[int]] = {
             "inputs": [numbers[index] for index in main.inputs],
             "outputs": [numbers[index] for index in main.outputs],
@@ -231,11 +235,7 @@ class _Merger:
         self._port_names[network.name] = network.ports
         self._given[network.name] = [place for place, index in enumerate(main.inputs) if index not in linked]
         self._counts[network.name] = len(self._operators) - before
-        self._runtime_versions += [
-            bytes(model.buffers[entry.buffer].data or b"")
-            for entry in model.metadata
-            if entry.name == _RUNTIME_VERSION
-        ]
+        self._runtime_versions += network.runtime_versions
         self._unknown = self._unknown or model.unknown
 
     def model(self, names: Sequence[str]) -> Model:
@@ -279,19 +279,13 @@ class _Merger:
         return (*found, note)
 
     def _add_buffers(self, model: Model) -> dict[int, int]:
-        """Return new numbers of a model's buffers; those of its metadata are not taken over."""
-        described = {entry.buffer for entry in model.metadata}
-        numbers = {0: 0}
-        for old, buffer in enumerate(model.buffers):
-            if old and old not in described:
-                numbers[old] = len(self._buffers)
-                self._buffers.append(buffer)
+        """Return new numbers of a model's buffers."""
+        numbers = {0: 0, **{old: len(self._buffers) + old - 1 for old in range(1, len(model.buffers))}}
+        self._buffers += model.buffers[1:]
         return numbers
 
     def _code(self, code: OperatorCode) -> int:
-        if code not in self._codes:
-            self._codes.append(code)
-        return self._codes.index(code)
+        return self._codes.setdefault(code, len(self._codes))
 
     def _reshape(self, source: int, target: int) -> None:
         """Add an operator that gives a tensor the shape of a linked input."""
@@ -311,23 +305,21 @@ class _Merger:
             )
         )
 
-    def _body(self, network: _Alone, body: SubGraph, buffers: dict[int, int], first_body: int) -> SubGraph:
+    def _body(
+        self, network: _Alone, body: SubGraph, buffers: dict[int, int], bodies: dict[int, int]
+    ) -> SubGraph:
         same = {index: index for index in range(-1, len(body.tensors))}
         return replace(
             body,
             name=f"{network.name}/{body.name or 'body'}",
             tensors=tuple(_tensor(tensor, buffers, same) for tensor in body.tensors),
-            operators=tuple(
-                self._operator(network, operator, same, first_body) for operator in body.operators
-            ),
+            operators=tuple(self._operator(network, operator, same, bodies) for operator in body.operators),
         )
 
     def _operator(
-        self, network: _Alone, operator: Operator, numbers: dict[int, int], first_body: int
+        self, network: _Alone, operator: Operator, numbers: dict[int, int], bodies: dict[int, int]
     ) -> Operator:
         model = network.model
-        # No operator can name the main subgraph: nothing may call itself.
-        bodies = {old: first_body + old - 1 for old in range(1, len(model.subgraphs))}
         options = renumber_subgraphs(operator.builtin_options, bodies)
         name = operator_name(model, operator)
         if name == "VAR_HANDLE":

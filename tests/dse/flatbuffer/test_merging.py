@@ -420,3 +420,10 @@ def test_a_note_of_very_many_networks_is_read_quickly():
     networks = build_graph(dataclasses.replace(merged, model=model)).networks
     assert len(networks) == 20_001
     assert len(networks[-1].layers) == 200
+
+
+def test_metadata_that_shares_a_buffer_with_weights(runner):
+    draft = chain(1, 8)
+    weights = next(t.buffer for t in draft.main.tensors if t.name == "dense_0/weights")
+    file = draft.file(metadata=(Metadata("min_runtime_version", weights),))
+    assert_equals_each_alone(runner, {"a": file, "b": chain(1, 8).file()})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dse.errors import DeviceError
 from dse.pipeline.network import ring_length
-from dse.pipeline.timeline import Percentiles, lane_times
+from dse.pipeline.timeline import Percentiles, idle_gaps, lane_times
 
 
 def schedule(n_frames: int, computes: list[int], receive: int = 2, send: int = 1) -> np.ndarray:
@@ -90,3 +92,37 @@ def test_rings_grow_with_the_stages_that_a_tensor_skips(tiny):
     lane = plan.lanes[0]
     # Stage 0 feeds stage 1 (one hop) and stage 2 (two hops); stage 2 feeds the sink.
     assert [ring_length(lane, plan.outputs, n, 3) for n in range(3)] == [3 * 2 + 2, 3 + 2, 3 + 2]
+
+
+@given(
+    n_frames=st.integers(1, 6),
+    pieces=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), min_size=2, max_size=4),
+    data=st.data(),
+)
+def test_gaps_and_work_fill_the_window(n_frames, pieces, data):
+    """Stages that take turns on one set of cores: what is not work is a gap before the next piece."""
+    stamps = np.zeros((n_frames, len(pieces), 4), np.int64)
+    now, gaps = 1000, {}
+    last = None
+    for frame in range(n_frames):
+        for stage, (work, most) in enumerate(pieces):
+            idle = data.draw(st.integers(0, most))
+            if last is not None and idle:
+                gaps.setdefault((last, stage), []).append(idle)
+            now += idle if last is not None else 0
+            stamps[frame, stage] = (now, now + work // 3, now + work // 2, now + work)
+            now, last = now + work, stage
+    window = now - 1000
+    found = {(gap.after, gap.before): gap for gap in idle_gaps(stamps, [tuple(range(len(pieces)))])}
+    assert found.keys() == gaps.keys()
+    for pair, values in gaps.items():
+        assert found[pair].share == pytest.approx(sum(values) / window)
+        assert found[pair].n_per_frame == pytest.approx(len(values) / n_frames)
+        assert found[pair].median_ns == pytest.approx(np.median(values), abs=1)
+
+
+def test_gaps_are_those_of_each_set_of_cores():
+    stamps = np.array([[[0, 0, 5, 5], [5, 5, 30, 30]], [[20, 20, 25, 25], [30, 30, 55, 55]]])
+    (gap,) = idle_gaps(stamps, [(0,), (1,)])
+    assert (gap.after, gap.before, gap.median_ns, gap.n_per_frame) == (0, 0, 15, 0.5)
+    assert gap.share == pytest.approx(15 / 25)
