@@ -56,6 +56,12 @@ class ArmCompute(Target):
                 f"{order.graph.name} keeps state between frames, which graphs of the Arm Compute Library "
                 "do not: export it to another target"
             )
+        for index in order.graph.outputs:
+            if order.graph.tensors[index].kind == "constant":
+                name = order.graph.tensors[index].name
+                raise InputError(
+                    f"{order.graph.name}: its output {name!r} is a constant, which no graph computes"
+                )
         reasons = unsupported_layers(order.file, order.graph)
         if reasons:
             raise InputError(

@@ -133,8 +133,9 @@ def stage_code(file: ModelFile, graph: LayerGraph, layers: Sequence[int], name: 
                 f"layer {index} ({operation.layer.name}): {operation.layer.op}: {error}"
             ) from None
         writer.values[operation.outputs[0]] = result
+    taken = {writer.values[index] for index in inputs}
     for index in outputs:
-        writer.lines.append(f"net.output({index}, {writer.values[index]});")
+        writer.output(index, taken)
     body = "\n".join(f"    {line}" for line in writer.lines)
     return StageCode(name, f"void {name}(Net &net) {{\n{body}\n}}\n", writer.arrays)
 

@@ -140,6 +140,15 @@ class Writer:
         dims = shape(self.graph.tensors[index].shape)
         self.lines.append(f"SubStream {self.values[index]} = net.input({index}, {dims});")
 
+    def output(self, index: int, taken: set[str]) -> None:
+        """Give out a tensor; ``taken`` are values that the library has bound to the outside already."""
+        value = self.values[index]
+        if value in taken:
+            # A value can be bound once only, and a layer that changes nothing is left out before.
+            value = self.chain(value, "ActivationLayer(ActivationLayerInfo(Activation::LINEAR, 1.0f, 0.0f))")
+        taken.add(value)
+        self.lines.append(f"net.output({index}, {value});")
+
     def begin(self, layer: Layer) -> None:
         """Begin a layer: what follows belongs to it."""
         self._layer, self._n_arrays = layer, 0

@@ -24,11 +24,21 @@ class OperatorModel:
     def random(self, *shape):
         return self._random.normal(0, 0.5, shape).astype(np.float32)
 
-    def input(self, *shape):
+    def raw_input(self, *shape):
+        """Add an input of the model."""
         self._n += 1
         index = self.main.tensor(f"x{self._n}", shape)
         self.main.inputs = (*self.main.inputs, index)
         return index
+
+    def input(self, *shape):
+        """Add an input of the model; return its values stretched from [0, 1] to [-8, 8].
+
+        Frames of models are often positive only, which would show little of a rectifier or of padding.
+        """
+        index = self.raw_input(*shape)
+        wide = self.inner("MUL", (index, self.constant(np.float32(16))), shape, "MulOptions")
+        return self.inner("SUB", (wide, self.constant(np.float32(8))), shape, "SubOptions")
 
     def constant(self, values, dtype="FLOAT32"):
         self._n += 1
@@ -326,6 +336,7 @@ def more_of_arm_compute() -> OperatorModel:
         (1, 7, 6, 8),
         "PadV2Options",
     )
+    m.show("same_shape", "RESHAPE", (m.input(2, 5), m.constant((2, 5), "INT32")), (2, 5), "ReshapeOptions")
     m.show("squeeze", "SQUEEZE", (m.input(1, 1, 6, 3),), (6, 3), "SqueezeOptions")
     m.show("expand", "EXPAND_DIMS", (m.input(4, 3), m.constant(1, "INT32")), (4, 1, 3), "ExpandDimsOptions")
     for order in ((0, 2, 1, 3), (0, 3, 2, 1), (3, 2, 1, 0), (0, 2, 3, 1)):

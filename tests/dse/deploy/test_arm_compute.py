@@ -194,7 +194,7 @@ def test_damaged_bundles_and_wrong_calls_are_refused(toolchain, staged, tmp_path
 
 def test_everything_unsupported_is_named_before_anything_is_written(tmp_path):
     m = OperatorModel()
-    x = m.input(1, 4, 4, 2)
+    x = m.raw_input(1, 4, 4, 2)
     first = m.inner("CEIL", (x,), (1, 4, 4, 2))
     second = m.inner("RELU", (first,), (1, 4, 4, 2))
     m.show("last", "COS", (second,), (1, 4, 4, 2))
@@ -213,22 +213,25 @@ def dynamic_weights(m):
     m.show(
         "y",
         "CONV_2D",
-        (m.input(1, 4, 4, 2), m.input(3, 1, 1, 2), m.constant([0, 0, 0])),
+        (m.raw_input(1, 4, 4, 2), m.raw_input(3, 1, 1, 2), m.constant([0, 0, 0])),
         (1, 4, 4, 3),
         "Conv2DOptions",
     )
 
 
 def high_rank(m):
-    m.show("y", "ADD", (m.input(1, 1, 4, 4, 2), m.input(1, 1, 4, 4, 2)), (1, 1, 4, 4, 2), "AddOptions")
+    m.show(
+        "y", "ADD", (m.raw_input(1, 1, 4, 4, 2), m.raw_input(1, 1, 4, 4, 2)), (1, 1, 4, 4, 2), "AddOptions"
+    )
 
 
 def parted_mean(m):
-    m.mean("y", (2, 3, 4, 5), (0, 2))
+    x, axes = m.raw_input(2, 3, 4, 5), m.constant((0, 2), "INT32")
+    m.show("y", "MEAN", (x, axes), (3, 5), "ReducerOptions", keep_dims=False)
 
 
 def both_repeated(m):
-    m.show("y", "ADD", (m.input(1, 4, 1), m.input(1, 1, 3)), (1, 4, 3), "AddOptions")
+    m.show("y", "ADD", (m.raw_input(1, 4, 1), m.raw_input(1, 1, 3)), (1, 4, 3), "AddOptions")
 
 
 def integers(m):

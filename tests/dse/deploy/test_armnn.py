@@ -84,7 +84,7 @@ def test_the_table_is_what_the_real_parser_takes_and_gets_right(python, runner, 
     for draw in (supported_everywhere, more_of_arm_compute, more_of_arm_nn):
         file = draw().file()
         graph = build_graph(file)
-        frames = make_frames(graph, 1, 0, style="strong")
+        frames = make_frames(graph, 1, 0)
         given = dict(zip(graph.inputs, frames[0], strict=True))
         expected = dict(zip(graph.outputs, runner.run(bytes(file.data), frames)[0], strict=True))
         for output in graph.outputs:
@@ -248,7 +248,7 @@ def test_same_order_same_bytes_and_nothing_is_overwritten(tmp_path):
 def partly_supported(path: Path) -> None:
     """Draw convolutions around an operator that Arm NN's parser does not know."""
     m = OperatorModel()
-    x = m.input(1, 16, 16, 4)
+    x = m.raw_input(1, 16, 16, 4)
     for number in range(6):
         if number == 3:
             x = m.inner(
