@@ -533,6 +533,8 @@ static void stream_fail(stream *self, int bad_input, const char *text) {
   }
   pthread_cond_broadcast(&self->change);
   pthread_mutex_unlock(&self->lock);
+  /* Nobody takes the frames under way any more. */
+  for (int at = 0; at < self->n_lanes; at++) pl_abort(self->of->lanes[self->first_lane + at]);
 }
 
 static int freest(const stream *self) {

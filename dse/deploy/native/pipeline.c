@@ -80,7 +80,7 @@ struct pl_lane {
   char **source; /* of each input */
   node **result_makers;
   int *result_ports;
-  _Atomic int stopping, failed;
+  _Atomic int stopping, aborted, failed;
   int64_t count_from_ns;
   pl_figures *figures;
   atomic_time *entered;
@@ -720,6 +720,7 @@ static void start_over(pl_lane *lane, int64_t available, int64_t limit, int64_t 
   stage_loop_set(&lane->loop.taken, taken);
   stage_loop_set(&lane->loop.stopped, 0);
   atomic_store(&lane->stopping, 0);
+  atomic_store(&lane->aborted, 0);
   lane->loop.times = NULL;
   lane->loop.in_flight = 0;
   lane->figures = NULL;
@@ -810,7 +811,7 @@ static int has_room(void *context) {
 
 int pl_push(pl_lane *lane, const void *const *inputs, int64_t timeout_ns) {
   if (!wait_for(&lane->room, has_room, lane, timeout_ns)) return 0;
-  if (atomic_load(&lane->failed)) return -1;
+  if (stage_loop_get(&lane->loop.stopped)) return -1;
   int64_t frame = stage_loop_get(&lane->loop.available);
   put(lane, inputs, frame % lane->n_source);
   stage_loop_set(&lane->loop.available, frame + 1);
@@ -833,7 +834,7 @@ static int frame_is_out(void *context) {
 
 int pl_pull(pl_lane *lane, void *const *outputs, int64_t timeout_ns) {
   if (!wait_for(&lane->loop.sink, frame_is_out, lane, timeout_ns)) return 0;
-  if (atomic_load(&lane->failed)) return -1;
+  if (stage_loop_get(&lane->loop.stopped)) return -1;
   int64_t frame = lane->pulled;
   if (frame >= stage_loop_get(&lane->loop.limit)) return 2;
   for (int at = 0; at < lane->plan->outputs.n; at++) {
@@ -848,9 +849,16 @@ int pl_pull(pl_lane *lane, void *const *outputs, int64_t timeout_ns) {
   return 1;
 }
 
+void pl_abort(pl_lane *lane) {
+  atomic_store(&lane->aborted, 1);
+  stage_loop_set(&lane->loop.stopped, 1);
+  wake_all(lane);
+}
+
 int pl_finish(pl_lane *lane) {
   wait_for_units(lane, -1);
   if (atomic_load(&lane->failed)) return -1;
+  if (atomic_load(&lane->aborted)) return 0;
   int64_t limit = stage_loop_get(&lane->loop.limit);
   for (int at = 0; at < lane->n_nodes; at++) {
     int64_t done = stage_loop_get(&lane->nodes[at].loop.done);

@@ -16,7 +16,7 @@
  *   pl_close(lane);
  *
  * Threads: all functions of a lane from one thread, but pl_pull may run in a second one, and
- * pl_stop and pl_error anywhere.  Different lanes are independent.  Functions return -1 when the lane has
+ * pl_stop, pl_abort and pl_error anywhere.  Different lanes are independent.  Functions return -1 when the lane has
  * failed; pl_error then says why.  All times are nanoseconds of CLOCK_MONOTONIC.
  */
 #ifndef DSE_PIPELINE_H
@@ -88,6 +88,9 @@ int pl_push(pl_lane *lane, const void *const *inputs, int64_t timeout_ns); /* 1 
 int pl_pull(pl_lane *lane, void *const *outputs, int64_t timeout_ns); /* 1 a frame, 0 none in time, 2 the end */
 void pl_end(pl_lane *lane);    /* no more frames will be pushed */
 int pl_finish(pl_lane *lane);  /* wait for the threads */
+
+/* Drop the frames under way: pushing and pulling return -1, pl_finish returns at once with 0. */
+void pl_abort(pl_lane *lane);
 
 /* Read back the affinity masks of the lane's threads and of all that these have made (they inherit the
  * name); returns how many threads that are, or -1 when one may run elsewhere than its stage. */

@@ -126,8 +126,10 @@ def test_an_array_that_ends_early_is_refused(runner, chain, tmp_path):
     assert "clip.npy" in err
 
 
-def test_standard_input_that_ends_inside_a_frame_is_refused(runner, chain):
-    inputs, _ = many_frames(chain, 2)
+@pytest.mark.parametrize("n", [2, 200])
+def test_standard_input_that_ends_inside_a_frame_is_refused(runner, chain, n):
+    """Also when frames are under way that nobody takes any more."""
+    inputs, _ = many_frames(chain, n)
     _, err = runner.run(chain, "--frames", "-", code=2, data=inputs.tobytes()[:-7])
     assert "standard input ended inside a frame" in err
 
