@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dse.costs import CostTable
 from dse.graph import LayerGraph
-from dse.placement import PlacedLane, PlacedMapping, PlacedStage
+from dse.placement import PlacedLane, PlacedMapping, PlacedStage, span_text
 from dse.platforms import Slot
 from dse.results import Gap, PlanResult, RunResult, StageNumbers
 
@@ -88,6 +88,21 @@ def stage_networks(graph: LayerGraph, layers: Sequence[int]) -> tuple[str, ...]:
     """Return the names of the networks that have some of these layers."""
     inside = set(layers)
     return tuple(network.name for network in graph.networks if not inside.isdisjoint(network.layers))
+
+
+def span_of(graph: LayerGraph, layers: Sequence[int]) -> str:
+    """Write layers for people: whole networks of a workload by name, parts with their layers' numbers.
+
+    For example ``0-16`` of a plain model, and ``hand + face 140-163`` of a workload.
+    """
+    inside = set(layers)
+    parts = []
+    for network in graph.networks:
+        own = [layer for layer in network.layers if layer in inside]
+        if own:
+            whole = len(own) == len(network.layers)
+            parts.append(network.name if whole else f"{network.name} {span_text(own)}")
+    return " + ".join(parts) or span_text(layers)
 
 
 def stage_labels(graph: LayerGraph, mapping: PlacedMapping) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dse.platforms import ClusterKind, Kernels, Slot
@@ -51,16 +52,7 @@ class PlacedStage:
     @property
     def span(self) -> str:
         """The layers for people, for example ``0-16`` or ``0-4,7``."""
-        parts: list[str] = []
-        start = previous = self.layers[0]
-        for layer in (*self.layers[1:], None):
-            if layer is not None and layer == previous + 1:
-                previous = layer
-                continue
-            parts.append(str(start) if start == previous else f"{start}-{previous}")
-            if layer is not None:
-                start = previous = layer
-        return ",".join(parts)
+        return span_text(self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +99,17 @@ def _signature(lane: PlacedLane) -> tuple[tuple[tuple[int, ...], str, int], ...]
         (stage.layers, stage.slot, units.setdefault((stage.cluster, stage.cores), len(units)))
         for stage in lane.stages
     )
+
+
+def span_text(layers: Sequence[int]) -> str:
+    """Write ascending layers shortly, for example ``0-16`` or ``0-4,7``."""
+    parts: list[str] = []
+    start = previous = layers[0]
+    for layer in (*layers[1:], None):
+        if layer is not None and layer == previous + 1:
+            previous = layer
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        if layer is not None:
+            start = previous = layer
+    return ",".join(parts)

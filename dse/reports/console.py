@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from dse.elsewhere import elsewhere
-from dse.networks import stage_networks
+from dse.networks import span_of
 from dse.reports.diagnosis import diagnosis_lines
 from dse.reports.network_report import network_lines, network_view
 from dse.reports.wording import (
@@ -157,7 +157,7 @@ def _table(result: RunResult, highlight: Style) -> list[str]:
         line = _line(mark, row, widths)
         lines.append(highlight(line) if number == result.winner else line)
         if number != result.winner and not says_shape(plan):
-            lines.append(shorten(f"     {shape(plan.mapping, spans=True)}", WIDTH))
+            lines.append(shorten(f"     {shape(plan.mapping, result.graph)}", WIDTH))
     hidden = len(result.plans) - len(shown)
     if hidden:
         lines.append(f"  ... and {hidden} more in the report")
@@ -227,7 +227,7 @@ def _mapping(result: RunResult) -> list[str]:
     for number, lane in enumerate(lanes):
         key = tuple((stage.layers, stage.cluster, stage.threads) for stage in lane.stages)
         groups.setdefault(key, []).append(number)
-    heads = ["lane", "layers", "on", "cores", "predicted", "measured", "", ""]
+    heads = ["lane", "layers", "on", "cores", "predicted", "measured", ""]
     rows = []
     for members in groups.values():
         stages = lanes[members[0]].stages
@@ -237,16 +237,15 @@ def _mapping(result: RunResult) -> list[str]:
             rows.append(
                 [
                     format_cores(members) if place == 0 else "",
-                    shorten(stage.span, 18),
+                    shorten(span_of(result.graph, stage.layers), 40 if result.graph.networks else 18),
                     shorten(stage.slot, 14),
                     shorten(" | ".join(cores), 18),
                     *_times(numbers.get(stage.name)),
                     "<- slowest" if place == slowest and len(stages) > 1 else "",
-                    ", ".join(stage_networks(result.graph, stage.layers)),
                 ]
             )
     if all(row[5] == "-" for row in rows):
-        heads, rows = [*heads[:5], "", ""], [[*row[:5], *row[6:]] for row in rows]
+        heads, rows = [*heads[:5], ""], [[*row[:5], row[6]] for row in rows]
     widths = [max(len(row[n]) for row in [heads, *rows]) for n in range(len(heads))]
     title = f"The winner: {shorten(best.name, WIDTH - 12)}"
     text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in [heads, *rows]]

@@ -87,7 +87,7 @@ def report_html(result: RunResult, written: str = "") -> str:
         tiles=_tiles(result),
         labels=labels(result),
         best_name=first_name(result.best),
-        best_shape=shape(result.best.mapping, spans=True),
+        best_shape=shape(result.best.mapping, result.graph),
         best_cores=cores_text(result.best.mapping),
         chart=plan_chart(result),
         timeline=timeline(result),

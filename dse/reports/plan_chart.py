@@ -94,7 +94,7 @@ def plan_chart(result: RunResult) -> PlanChart:
             PlanRow(
                 name=first_name(plan),
                 also=plan.name.partition(" = ")[2].replace(" = ", ", "),
-                shape="" if says_shape(plan) else shape(plan.mapping, spans=True),
+                shape="" if says_shape(plan) else shape(plan.mapping, result.graph),
                 winner=number == result.winner,
                 baseline=plan.role == "baseline",
                 best_baseline=plan is result.best_baseline,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dse.graph import LayerGraph
+from dse.networks import span_of
 from dse.placement import PlacedMapping
 from dse.results import Goal, PlanResult, Proof, RunResult, merit, score
 from dse.units import format_hz, format_ns
@@ -40,16 +42,17 @@ def cores_text(mapping: PlacedMapping) -> str:
     return ", ".join(f"{len(cores)} {cluster}" for cluster, cores in used.items())
 
 
-def shape(mapping: PlacedMapping, *, spans: bool = False) -> str:
+def shape(mapping: PlacedMapping, spans: LayerGraph | None = None) -> str:
     """Write a mapping in one line, for example ``3 big > 1 big | 2 x (4 LITTLE)``.
 
-    ``>`` joins the stages of a lane, ``|`` lanes; ``spans`` adds the layers of each stage.
+    ``>`` joins the stages of a lane, ``|`` lanes; with a graph the layers of each stage are told.
     """
     lanes: dict[str, int] = {}
     for lane in mapping.lanes:
         whole = len(lane.stages) == 1
         text = " > ".join(
-            stage.slot if whole or not spans else f"{stage.slot} ({stage.span})" for stage in lane.stages
+            stage.slot if whole or spans is None else f"{stage.slot} ({span_of(spans, stage.layers)})"
+            for stage in lane.stages
         )
         lanes[text] = lanes.get(text, 0) + 1
     return " | ".join(
@@ -60,7 +63,7 @@ def shape(mapping: PlacedMapping, *, spans: bool = False) -> str:
 
 def says_shape(plan: PlanResult) -> bool:
     """Whether the plan's name alone tells its mapping."""
-    return plan.name.startswith(("whole, ", "copies, "))
+    return plan.name.startswith(("whole, ", "copies, ", "in turn, ", "apart, "))
 
 
 def labels(result: RunResult) -> tuple[str, ...]:

