@@ -153,7 +153,7 @@ def work(plan: Plan, options: argparse.Namespace) -> None:
         except OSError as error:
             raise FailedError(f"the kernel refuses cores {sorted(stage.cores)}: {error.strerror}") from None
     engine: Network | OnLiteRt
-    if stage.path.name in on_litert():
+    if f"lane{options.lane}.stage{at}" in on_litert():
         engine = OnLiteRt(stage)
     else:
         engine = Network(stage, options.backends.split(","))
@@ -175,7 +175,7 @@ def work(plan: Plan, options: argparse.Namespace) -> None:
 
 
 def on_litert() -> set[str]:
-    """Return the files of the stages that run in ai-edge-litert."""
+    """Return which stages run in ai-edge-litert, as lane and number."""
     path = HERE / ON_LITERT
     return set(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else set()
 

@@ -63,33 +63,36 @@ class ArmNN(Target):
         scripts = folder / "execute_network"
         scripts.mkdir()
         executables = [path.name for path in _RUNNERS]
-        on_litert = set()
-        for placed, planned in zip(order.mapping.lanes, deployment.plan.lanes, strict=True):
-            for stage, files in zip(placed.stages, planned.stages, strict=True):
+        on_litert = []
+        for at, (placed, planned) in enumerate(zip(order.mapping.lanes, deployment.plan.lanes, strict=True)):
+            for number, (stage, files) in enumerate(zip(placed.stages, planned.stages, strict=True)):
+                # Not the stage's name: an edited mapping may hold anything.
+                place = f"lane{at}.stage{number}"
                 if _on_litert(order, stage):
-                    on_litert.add(files.model_path.name)
+                    on_litert.append(place)
                     continue
-                script = scripts / f"{stage.name}.sh"
-                write_text(script, _script(stage, files, deployment.relative(files.model_path)))
+                script = scripts / f"{place}.sh"
+                write_text(script, _script(place, stage, files, deployment.relative(files.model_path)))
                 executables.append(deployment.relative(script))
         if on_litert:
-            write_text(folder / _ON_LITERT, "".join(f"{name}\n" for name in sorted(on_litert)))
+            write_text(folder / _ON_LITERT, "".join(f"{place}\n" for place in on_litert))
         return Manual(_USAGE + (_LITERT_NOTE if on_litert else ""), tuple(executables))
 
 
 def _on_litert(order: Order, stage: PlacedStage) -> bool:
     """Whether a stage was never meant for Arm NN: the search kept Arm NN to other clusters."""
-    return bool(order.supported_by) and order.supported_by.get(stage.cluster) != ArmNN.name
+    wanted = {cluster for cluster, runtime in order.supported_by.items() if runtime == ArmNN.name}
+    return bool(wanted) and stage.cluster not in wanted
 
 
-def _script(stage: PlacedStage, files: StagePlan, path: str) -> str:
+def _script(place: str, stage: PlacedStage, files: StagePlan, path: str) -> str:
     """Return the command line of a stage, pinned."""
     cores = ",".join(str(core) for core in stage.cores)
     names = [shlex.quote(",".join(port.name for port in side)) for side in (files.inputs, files.outputs)]
     shapes = ":".join(",".join(str(size) for size in port.shape) for port in files.inputs)
     lines = [
         "#!/bin/sh",
-        f"# Stage {stage.name} (layers {stage.span}) alone, on cores {cores}, in Arm NN's own program.",
+        f"# Stage {place} (layers {stage.span}) alone, on cores {cores}, in Arm NN's own program.",
         "# More options go through, for example: -d input.txt, -I 100 (versions from 21.05 on), -e",
         'here=$(cd "$(dirname "$0")/.." && pwd) || exit 1',
         f'exec taskset -c {cores} "${{EXECUTE_NETWORK:-ExecuteNetwork}}" \\',
@@ -117,7 +120,7 @@ kernels; those of Arm NN take times of their own.
 
 ## One stage alone, with ExecuteNetwork
 
-`execute_network/STAGE.sh` runs a stage in Arm NN's own program, pinned with `taskset`: for its profile
+`execute_network/laneN.stageN.sh` runs a stage in Arm NN's own program, pinned with `taskset`: for its profile
 (`-e`) and for boards without pyarmnn. `EXECUTE_NETWORK` names the program, `BACKEND` the backend
 (CpuAcc).
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import ai_edge_litert
@@ -30,6 +31,7 @@ from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.parts import extract_part
 from dse.flatbuffer.reader import model_from_bytes, read_model
 from dse.inputs import make_frames
+from dse.placement import PlacedLane, PlacedMapping
 
 CHILD = Path(__file__).with_name("armnn_child.py")
 TIMEOUT_S = 200
@@ -233,6 +235,17 @@ def test_a_stage_that_is_killed_ends_the_run(python, staged):
     assert "lane0.stage1 was killed by signal 9 (SIGKILL)" in rest
 
 
+def test_names_of_stages_do_not_reach_the_file_system(tmp_path):
+    ordered = order(zoo_model(tmp_path, "mobilenet_v1"))
+    (stage,) = ordered.mapping.stages
+    wild = replace(stage, name="../../outside; $(touch x)")
+    write_bundle(
+        ArmNN(), replace(ordered, mapping=PlacedMapping((PlacedLane((wild,)),))), tmp_path / "bundle"
+    )
+    assert [path.name for path in (tmp_path / "bundle/execute_network").iterdir()] == ["lane0.stage0.sh"]
+    assert "outside" not in (tmp_path / "bundle/execute_network/lane0.stage0.sh").read_text()
+
+
 def test_same_order_same_bytes_and_nothing_is_overwritten(tmp_path):
     ordered = order(zoo_model(tmp_path, "mobilenet_v1"), n_stages=2)
     write_bundle(ArmNN(), ordered, tmp_path / "first")
@@ -315,8 +328,11 @@ def test_the_search_moves_borders_and_what_stays_in_litert_is_exported(python, t
     assert stages_on(kept, "big")
     assert not any(3 in stage.layers for stage in stages_on(kept, "big"))
     bundle = export(Request(kept.run_dir, "armnn")).folder
-    little = {Path(bundle / name) for name in (bundle / "litert_stages.txt").read_text().split()}
-    assert len(little) == len(stages_on(kept, "LITTLE"))
+    named = (bundle / "litert_stages.txt").read_text().split()
+    lane = kept.plans[kept.winner].mapping.lanes[0]
+    assert named == [f"lane0.stage{n}" for n, stage in enumerate(lane.stages) if stage.cluster == "LITTLE"]
+    scripts = sorted(path.stem for path in (bundle / "execute_network").iterdir())
+    assert scripts == [f"lane0.stage{n}" for n, stage in enumerate(lane.stages) if stage.cluster == "big"]
     version = subprocess.run(
         [python, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True, check=True
     )
