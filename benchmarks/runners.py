@@ -64,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     continue
                 rows.append({"model": path.stem, "shape": shape, **measure(deployment, program, options)})
                 print(" ".join(f"{key}={_text(value)}" for key, value in rows[-1].items()), flush=True)
-    if options.out:
-        write_json(options.out, rows)
+                if options.out:
+                    write_json(options.out, rows)
     return 0
 
 

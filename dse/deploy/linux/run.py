@@ -379,7 +379,7 @@ class Lane:
         ends = [bool({port.key for port in stage.gives} & self.outputs.keys()) for stage in self.stages]
         self.entering = [at for at in every if None in sources(self.stages, at) or not self.stages[at].takes]
         self.final = [at for at in every if at not in feeding or ends[at]]
-        self.pid = 0
+        self.pid, self.status, self.reaping = 0, 0, threading.Lock()
 
     def start(self, options: argparse.Namespace, others: list[Lane]) -> None:
         """Fork; the child never returns."""
@@ -429,11 +429,12 @@ class Lane:
         return dict(json.loads(line))
 
     def death(self) -> str:
-        """Say how the process ended."""
-        status = os.waitpid(self.pid, 0)[1]
-        self.pid = 0
-        killed = f"was killed by signal {os.WTERMSIG(status)}"
-        return killed if os.WIFSIGNALED(status) else f"ended with exit code {os.WEXITSTATUS(status)}"
+        """Wait for the process and say how it ended."""
+        with self.reaping:
+            if self.pid:
+                self.status, self.pid = os.waitpid(self.pid, 0)[1], 0
+        killed = f"was killed by signal {os.WTERMSIG(self.status)}"
+        return killed if os.WIFSIGNALED(self.status) else f"ended with code {os.WEXITSTATUS(self.status)}"
 
     def _die_with_parent(self) -> None:
         os.read(self.life[0], 1)
@@ -620,7 +621,7 @@ def running(plan: Plan, options: argparse.Namespace) -> Iterator[tuple[list[Lane
         for lane in lanes:
             if lane.pid:
                 lane.close()
-                os.waitpid(lane.pid, 0)
+                lane.death()
 
 
 class Stream:
@@ -692,8 +693,7 @@ class Stream:
             number, slot, begun = entry
             for read, _ in lane.done.values():
                 if not os.read(read, 1):
-                    out = f"{self.n_delivered} frames were delivered"
-                    raise FailedError(f"lane {lane.number} {lane.death()}; {out}")
+                    raise FailedError(f"lane {lane.number} {lane.death()} ({self.n_delivered} delivered)")
             outputs = tuple(lane.outputs[port.key][slot].copy() for port in self.plan.outputs)
             self.latencies.append(time.monotonic_ns() - begun)
             self.room.put(lane)
