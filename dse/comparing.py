@@ -38,8 +38,9 @@ class LayerChange:
     @property
     def moved(self) -> bool:
         """Whether it runs on another slot."""
-        both = self.before is not None and self.after is not None
-        return both and self.before.slots != self.after.slots  # type: ignore[union-attr]
+        if self.before is None or self.after is None:
+            return False
+        return self.before.slots != self.after.slots
 
     @property
     def time_ns(self) -> int:

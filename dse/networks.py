@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dse.costs import CostTable
-from dse.graph import LayerGraph
+from dse.graph import LayerGraph, Network
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage, span_text
 from dse.platforms import Slot
-from dse.results import Gap, PlanResult, RunResult, StageNumbers
+from dse.results import Gap, PlanResult, StageNumbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,35 +121,11 @@ def plan_networks(graph: LayerGraph, costs: CostTable, plan: PlanResult) -> Plan
         return None
     numbers = {stage.name: stage for stage in plan.stages}
     measured = all(stage.measured_busy_ns is not None for stage in plan.stages)
-    shares = {stage.name: _shares(graph, costs, stage) for stage in plan.mapping.stages}
+    table = costs.calibrated_ns
+    shares = {stage.name: _shares(graph, table, costs.slots, stage) for stage in plan.mapping.stages}
     lanes = plan.mapping.lanes
     periods = [_period_ns(lane, numbers, measured) for lane in lanes]
-    rates = [1 / period for period in periods]
-    times = []
-    for network in graph.networks:
-        totals: list[float] = []
-        for real in (False, True) if measured else (False,):
-            by_lane = [
-                sum(
-                    _busy_ns(numbers[s.name], real) * shares[s.name].get(network.name, 0) for s in lane.stages
-                )
-                for lane in lanes
-            ]
-            totals.append(sum(t * rate for t, rate in zip(by_lane, rates)) / sum(rates))
-        macs = [graph.layers[layer].macs for layer in network.layers]
-        constants = {tensor for layer in network.layers for tensor in graph.layers[layer].constants}
-        slots = (s.slot for s in plan.mapping.stages if network.name in shares[s.name])
-        times.append(
-            NetworkTime(
-                name=network.name,
-                n_layers=len(network.layers),
-                macs=None if None in macs else sum(n for n in macs if n is not None),
-                weight_bytes=sum(graph.tensors[tensor].n_bytes for tensor in constants),
-                predicted_ns=round(totals[0]),
-                measured_ns=round(totals[1]) if measured else None,
-                slots=tuple(dict.fromkeys(slots)),
-            )
-        )
+    times = [_network_time(graph, network, plan, shares, periods, measured) for network in graph.networks]
     cores = [
         use
         for number, (lane, period) in enumerate(zip(lanes, periods))
@@ -163,9 +139,37 @@ def plan_networks(graph: LayerGraph, costs: CostTable, plan: PlanResult) -> Plan
     )
 
 
-def winner_networks(result: RunResult) -> PlanNetworks | None:
-    """Look at the answer by its networks; None for a plain model."""
-    return plan_networks(result.graph, result.costs, result.best)
+def _network_time(
+    graph: LayerGraph,
+    network: Network,
+    plan: PlanResult,
+    shares: dict[str, dict[str, float]],
+    periods: Sequence[int],
+    measured: bool,
+) -> NetworkTime:
+    numbers = {stage.name: stage for stage in plan.stages}
+    rates = [1 / period for period in periods]
+
+    def time_ns(real: bool) -> int:
+        """Of a frame, the mean over the lanes by their rates."""
+        by_lane = [
+            sum(_busy_ns(numbers[s.name], real) * shares[s.name].get(network.name, 0) for s in lane.stages)
+            for lane in plan.mapping.lanes
+        ]
+        return round(sum(t * rate for t, rate in zip(by_lane, rates)) / sum(rates))
+
+    macs = [graph.layers[layer].macs for layer in network.layers]
+    constants = {tensor for layer in network.layers for tensor in graph.layers[layer].constants}
+    slots = (stage.slot for stage in plan.mapping.stages if network.name in shares[stage.name])
+    return NetworkTime(
+        name=network.name,
+        n_layers=len(network.layers),
+        macs=None if None in macs else sum(n for n in macs if n is not None),
+        weight_bytes=sum(graph.tensors[tensor].n_bytes for tensor in constants),
+        predicted_ns=time_ns(False),
+        measured_ns=time_ns(True) if measured else None,
+        slots=tuple(dict.fromkeys(slots)),
+    )
 
 
 def _busy_ns(numbers: StageNumbers, measured: bool) -> int:
@@ -184,13 +188,14 @@ def _period_ns(lane: PlacedLane, numbers: dict[str, StageNumbers], measured: boo
     return max(1, *loads)
 
 
-def _shares(graph: LayerGraph, costs: CostTable, stage: PlacedStage) -> dict[str, float]:
+def _shares(
+    graph: LayerGraph, table: Sequence[Sequence[int | None]], slots: Sequence[Slot], stage: PlacedStage
+) -> dict[str, float]:
     """Return the share of a stage's time that each of its networks takes, by the layers' costs."""
     names = stage_networks(graph, stage.layers)
     if len(names) == 1:
         return {names[0]: 1.0}
-    column = costs.slots.index(Slot(stage.cluster, stage.threads, stage.kernels))
-    table, inside = costs.calibrated_ns, set(stage.layers)
+    column, inside = slots.index(Slot(stage.cluster, stage.threads, stage.kernels)), set(stage.layers)
     sums = {
         network.name: sum(table[layer][column] or 0 for layer in network.layers if layer in inside)
         for network in graph.networks

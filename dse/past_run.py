@@ -15,11 +15,11 @@ from dse.graph import LayerGraph
 from dse.mapping_file import parse_span
 from dse.platforms import Slot
 from dse.profiling.analytic import traffic_bytes
+from dse.results import RESULTS_FORMAT, RESULTS_VERSION
 
 LAYERS_NAME = "layers.json"
 LAYERS_FORMAT = "tflite-dse layers"
 LAYERS_VERSION = 1
-RESULTS_FORMAT = "tflite-dse results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def read_run(folder: Path, plan: str | None = None) -> PastRun:
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: expected the folder of a run, there is no such folder")
-    results = _load(folder / "results.json", RESULTS_FORMAT, 1)
+    results = _load(folder / "results.json", RESULTS_FORMAT, RESULTS_VERSION)
     status = results.get("status")
     if status != "done":
         raise InputError(

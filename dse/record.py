@@ -21,10 +21,7 @@ from dse.pipeline.trace import trace_measurement
 from dse.pipeline.trace_files import write_perfetto_trace
 from dse.placement import PlacedMapping
 from dse.platforms import Platform
-from dse.results import PlanResult, RunResult
-
-RESULTS_FORMAT = "tflite-dse results"
-RESULTS_VERSION = 1
+from dse.results import RESULTS_FORMAT, RESULTS_VERSION, PlanResult, RunResult
 
 
 def write_inputs(folder: Path, experiment: Experiment, platform: Platform) -> None:

@@ -11,6 +11,9 @@ from dse.graph import LayerGraph
 from dse.placement import PlacedMapping
 from dse.platforms import Platform
 
+RESULTS_FORMAT = "tflite-dse results"
+RESULTS_VERSION = 1
+
 Role = Literal["baseline", "candidate"]
 NUMBERED = "plan "
 """Start of the names of further candidates, which have numbers instead of names."""
