@@ -78,15 +78,15 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
             parts = subject.file, graph, subject.platform
             costs = mask_unsound(*parts, costs, experiment.seed, progress)
         write_json(folder.path / "costs.json", costs.to_json())
-        planner, proof, plans = search_plans(subject, costs, progress)
         stager = Stager(subject.file, graph, folder.work / "stages")
+        trial = Trial(experiment, subject.file, graph, stager, measurements, progress)
+        planner, proof, plans = search_plans(subject, costs, progress, trial if subject.measures else None)
         outcome = Outcome(proof, plans)
         if proof.interrupted:
             result = conclude(subject, costs, outcome)
             write_plans(folder.path, result, _keep_stages(folder, stager, result))
             raise KeyboardInterrupt
         if subject.measures:
-            trial = Trial(experiment, subject.file, graph, stager, measurements, progress)
             outcome = measure_in_rounds(trial, planner, proof, plans)
             costs = costs.with_stages(outcome.stages)
         result = conclude(subject, costs, outcome)
@@ -205,14 +205,16 @@ def refused_layers(subject: Subject) -> dict[str, frozenset[int]]:
 
 
 def search_plans(
-    subject: Subject, costs: CostTable, progress: Progress
+    subject: Subject, costs: CostTable, progress: Progress, trial: Trial | None = None
 ) -> tuple[Planner, Proof, tuple[PlanResult, ...]]:
-    """Search exactly, and gather baselines and alternatives."""
+    """Search, and gather baselines and alternatives; ``trial`` runs mappings where that is asked for."""
     search = subject.experiment.search
     problem, slots, pins = make_problem(subject, costs)
     folder = cache_of(subject.experiment).folder
-    trials = trials_of(subject.experiment, costs, slots, folder)
-    planner = Planner(problem, subject.platform, slots, pins, costs, trials)
+    planner = Planner(problem, subject.platform, slots, pins, costs)
+    running = None if trial is None else lambda _: trial.scorer(planner)
+    trials = trials_of(subject.experiment, costs, slots, folder, running)
+    planner = replace(planner, trials=trials)
     with progress.task("searching", 1) as task:
         limits = search_limits(subject.experiment, task)
         proof, plans = find_plans(planner, search.solver, limits, search.candidates)

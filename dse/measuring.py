@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dse.config import Experiment
@@ -13,9 +13,12 @@ from dse.inputs import Frame
 from dse.pipeline.measure import MeasureOptions, PlanMeasurement, measure_plans
 from dse.pipeline.plan import PipelinePlan
 from dse.pipeline.timeline import idle_gaps
+from dse.planning import Planner
 from dse.progress import Progress
+from dse.reports.wording import shape
 from dse.results import Gap, Measured, PlanResult
 from dse.staging import Stager
+from dse.units import format_hz, format_ns
 from dse.validation import (
     OutputCheck,
     check_outputs,
@@ -25,6 +28,7 @@ from dse.validation import (
     needs_check,
     way_of_running,
 )
+from solvers.mapping import Mapping
 
 N_FRAMES = 4
 _UNMOVED = "No input was found that moves the model's outputs: the check of outputs says little."
@@ -92,12 +96,7 @@ class Trial:
             A plan could not be run; names the plan, lane and stage.
         """
         pipelines = {plan.name: self.stager.pipeline(plan) for plan in plans}
-        if not self._frames:
-            self._frames, moved = moving_frames(
-                self.file.path, self.graph, pipelines[plans[0].name], N_FRAMES, self.experiment.seed
-            )
-            if not moved:
-                self.warnings = (*self.warnings, _UNMOVED)
+        self._find_frames(pipelines[plans[0].name])
         refused = self._check(list(pipelines.values()))
         settings = self.experiment.measure
         options = MeasureOptions(
@@ -117,6 +116,41 @@ class Trial:
             for plan in plans
         )
 
+    def scorer(self, planner: Planner) -> Callable[[Mapping], float]:
+        """Return an objective for a search by trial: runs a mapping once, outputs checked.
+
+        It gives frames per second, or with the goal ``latency`` the nanoseconds of a frame alone.
+
+        Raises
+        ------
+        MismatchError, DeviceError
+            The mapping can not be run, or does not give the model's outputs.
+        """
+        settings = self.experiment.measure
+        n_run = 0
+
+        def score(mapping: Mapping) -> float:
+            nonlocal n_run
+            plan = planner.plan(f"trial {n_run}", "candidate", mapping)
+            n_run += 1
+            pipeline = self.stager.pipeline(plan)
+            self._find_frames(pipeline)
+            if refused := self._check([pipeline]):
+                raise MismatchError(refused[pipeline.name])
+            options = MeasureOptions(
+                repeats=1,
+                seconds=settings.seconds,
+                extra_repeats=1,
+                queue_depth=self.experiment.search.queue_depth,
+            )
+            (found,) = measure_plans([pipeline], self._frames, options, keep=None)
+            told = f"{format_hz(found.throughput_hz)} frames/s, {format_ns(found.empty_latency_ns.median)}"
+            self.progress.log(f"{plan.name}: {told}: {shape(plan.mapping, spans=True)}")
+            latency = self.experiment.search.goal == "latency"
+            return float(found.empty_latency_ns.median) if latency else found.throughput_hz
+
+        return score
+
     def measurement(self, plan: PlanResult) -> PlanMeasurement:
         """Return the latest measurement of a plan."""
         return self.measurements.by_plan[plan.name]
@@ -128,6 +162,13 @@ class Trial:
             return ""
         worst = min(self._checked.values(), key=lambda check: (check.bit_equal, str(check)))
         return f"{len(self._checked)} way{'s' if len(self._checked) > 1 else ''} of cutting checked: {worst}"
+
+    def _find_frames(self, pipeline: PipelinePlan) -> None:
+        if not self._frames:
+            seed = self.experiment.seed
+            self._frames, moved = moving_frames(self.file.path, self.graph, pipeline, N_FRAMES, seed)
+            if not moved:
+                self.warnings = (*self.warnings, _UNMOVED)
 
     def _check(self, pipelines: Sequence[PipelinePlan]) -> dict[str, str]:
         """Check every way of running that was not checked before; return who is refused, and why."""

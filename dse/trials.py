@@ -1,7 +1,7 @@
 """Search by trial: mappings are tried out by a function instead of being built by a solver.
 
-``search: {solver: black_box}`` tries them in the evaluator or in the simulator.  Whoever can score a
-mapping otherwise - by running it - gives ``Trials`` another objective.
+``search: {solver: black_box}`` tries them in the evaluator, in the simulator, or by running them.
+Whoever can score a mapping otherwise gives ``Trials`` another objective.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from dse.config import Experiment
 from dse.costs import CostTable
+from dse.errors import DeviceError, InputError, MismatchError
 from dse.platforms import Slot
 from solvers.black_box import (
     BlackBoxOptions,
@@ -61,6 +62,10 @@ class Trials:
         See ``solvers.black_box.BlackBoxOptions``; trials of interrupted searches count.
     folder
         Where trials are kept, so that an interrupted search goes on; None keeps none.
+    valid_for
+        What the values depend on; when empty, on the whole problem with its costs.
+    catch
+        Errors of the objective that make a trial count as failed.
     """
 
     name: str
@@ -70,6 +75,8 @@ class Trials:
     n_trials: int = 200
     seed: int = 0
     folder: Path | None = None
+    valid_for: str = ""
+    catch: tuple[type[Exception], ...] = ()
 
     def search(self, problem: Problem, limits: Limits) -> tuple[Solution, tuple[Mapping, ...]]:
         """Search; return the best mapping as a solution, and all that no other one beats.
@@ -89,6 +96,7 @@ class Trials:
             storage=self._storage(problem),
             warm_start=_known(problem, limits),
             time_s=limits.time_s,
+            catch=self.catch,
         )
         start = time.monotonic_ns()
         best: list[Tried] = []
@@ -121,7 +129,8 @@ class Trials:
         if self.folder is None:
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = f"{self.name} {self.directions} {self.sampler} {self.seed} {_fingerprint(problem)}"
+        valid_for = self.valid_for or _fingerprint(problem)
+        text = f"{self.name} {self.directions} {self.sampler} {self.seed} {valid_for}"
         return self.folder / f"trials-{hashlib.sha256(text.encode()).hexdigest()[:20]}.log"
 
 
@@ -144,7 +153,13 @@ def _fingerprint(problem: Problem) -> str:
     return digest.hexdigest()
 
 
-def trials_of(experiment: Experiment, costs: CostTable, slots: Sequence[Slot], folder: Path) -> Trials | None:
+def trials_of(
+    experiment: Experiment,
+    costs: CostTable,
+    slots: Sequence[Slot],
+    folder: Path,
+    measured: Callable[[Problem], Objective] | None = None,
+) -> Trials | None:
     """Return how an experiment wants mappings to be tried; None where another solver is asked for.
 
     Parameters
@@ -155,10 +170,19 @@ def trials_of(experiment: Experiment, costs: CostTable, slots: Sequence[Slot], f
         Columns of the problem.
     folder
         Where trials are kept.
+    measured
+        Scores mappings by running them; None where nothing can be run.
+
+    Raises
+    ------
+    InputError
+        Mappings are to be tried by running them, and they can not be run or the goal is energy.
     """
     section = experiment.search
     if section.solver != SOLVER:
         return None
+    if section.objective == "measured":
+        return _by_running(experiment, costs, folder, measured)
 
     def in_simulation(problem: Problem) -> Objective:
         scatter, contention = _scatter(costs, slots), _contention(problem)
@@ -176,6 +200,33 @@ def trials_of(experiment: Experiment, costs: CostTable, slots: Sequence[Slot], f
         section.trials,
         experiment.seed,
         folder,
+    )
+
+
+def _by_running(
+    experiment: Experiment, costs: CostTable, folder: Path, measured: Callable[[Problem], Objective] | None
+) -> Trials:
+    section = experiment.search
+    if measured is None:
+        raise InputError(
+            "search.objective is measured, which runs mappings: use 'dse run' on the machine that they are "
+            "for (with measure.enabled true), or the objective predicted or simulated"
+        )
+    if section.goal == "energy":
+        raise InputError("search.objective is measured, but energy is not measured: use another goal")
+    wishes = (section.goal, section.queue_depth, section.slots, section.pins, experiment.measure.seconds)
+    limits = (section.max_lanes, section.max_stages, section.memory_limit, section.supported_by)
+    return Trials(
+        section.objective,
+        measured,
+        ("minimize",) if section.goal == "latency" else ("maximize",),
+        section.sampler,
+        section.trials,
+        experiment.seed,
+        folder,
+        # Not on the costs: what was run stays true when they are corrected.
+        f"{costs.model_hash} {costs.platform_name} {costs.slots} {wishes} {limits}",
+        (DeviceError, MismatchError),
     )
 
 

@@ -472,10 +472,11 @@ class SearchSection(Section):
     gap: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.01, description="Stop when no mapping can be predicted better by more than this share."
     )
-    objective: Literal["predicted", "simulated"] = Field(
+    objective: Literal["predicted", "simulated", "measured"] = Field(
         "predicted",
         description="What the solver black_box tries mappings for: the prediction, or a simulation with "
-        "scattered times, finite queues and contention (throughput, and latency of the slowest hundredth).",
+        "scattered times, finite queues and contention (throughput, and latency of the slowest hundredth), "
+        "or what they reach when they are run on this machine.",
     )
     sampler: Literal["tpe", "nsga2", "random"] = Field("tpe", description="Of the solver black_box.")
     trials: Annotated[int, Field(ge=1)] = Field(

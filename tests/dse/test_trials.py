@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dse import explore
 from dse.config import load_experiment
-from dse.errors import ConfigError
+from dse.errors import ConfigError, DeviceError, InputError
+from dse.measuring import Trial
 from dse.planning import find_plans
 from dse.progress import SilentProgress
-from dse.trials import Trials
+from dse.trials import Trials, trials_of
 from solvers.evaluate import evaluate
 from solvers.limits import Limits
 
@@ -89,4 +91,58 @@ def test_any_function_can_be_the_objective(experiment, tmp_path):
 
 def test_unknown_objectives_are_refused(experiment):
     with pytest.raises(ConfigError, match="predicted"):
-        experiment("search.objective=measured")
+        experiment("search.objective=guessed")
+
+
+def test_running_needs_a_machine_to_run_on(experiment):
+    with pytest.raises(InputError, match="use 'dse run' on the machine"):
+        explore.search(experiment("search.objective=measured"))
+
+
+HERE = """
+model: {zoo: squeezenet, parameters: {size: 64}}
+profile: {budget_s: 2}
+search: {solver: black_box, objective: measured, trials: 6, time_s: 120, candidates: 1}
+measure: {repeats: 1, seconds: 0.1, rounds: 2}
+"""
+
+
+@pytest.mark.slow
+def test_the_hardware_drives_the_search(tmp_path, monkeypatch):
+    path = tmp_path / "here.yaml"
+    path.write_text(HERE + f"output: {tmp_path / 'runs'}\ncache_dir: {tmp_path / 'cache'}\n")
+    wanted = load_experiment(path)
+    result = explore.run(wanted)
+    assert result.proof.solver == "black_box"
+    log = (result.run_dir / "log.txt").read_text()
+    # A mapping that comes up again is not run again; the second round finds all trials made.
+    assert 3 <= log.count("frames/s, ") <= 6
+    assert trials_kept(wanted) == 6
+    assert result.best.measured is not None
+    # A fault of one mapping is a failed trial, not the end of the search.
+    scorer = Trial.scorer
+
+    def fails_at_times(self, planner):
+        score, count = scorer(self, planner), iter(range(100))
+
+        def sometimes(mapping):
+            if next(count) % 2:
+                raise DeviceError("out of luck")
+            return score(mapping)
+
+        return sometimes
+
+    monkeypatch.setattr(Trial, "scorer", fails_at_times)
+    again = explore.run(load_experiment(path, ["seed=1", "search.trials=4"]))
+    assert again.best.measured is not None
+
+
+def test_energy_can_not_be_run_for(experiment):
+    with pytest.raises(InputError, match="energy is not measured"):
+        trials_of(
+            experiment("search.objective=measured", "search.goal=energy"),
+            SimpleNamespace(),
+            (),
+            Path(),
+            lambda problem: lambda mapping: 0.0,
+        )
