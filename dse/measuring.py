@@ -145,7 +145,7 @@ class Trial:
             )
             (found,) = measure_plans([pipeline], self._frames, options, keep=None)
             told = f"{format_hz(found.throughput_hz)} frames/s, {format_ns(found.empty_latency_ns.median)}"
-            self.progress.log(f"{plan.name}: {told}: {shape(plan.mapping, spans=True)}")
+            self.progress.log(f"{plan.name}: {told}: {shape(plan.mapping, spans=self.graph)}")
             latency = self.experiment.search.goal == "latency"
             return float(found.empty_latency_ns.median) if latency else found.throughput_hz
 
