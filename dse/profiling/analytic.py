@@ -5,10 +5,13 @@ A layer takes the longer of its arithmetic and its memory traffic [1]_::
     arithmetic = macs / (macs_per_s * efficiency(op) * width(type) * speedup(threads))
                + element_ops / (macs_per_s * ELEMENT_EFFICIENCY * speedup(threads))
     traffic    = (inputs + outputs + weights) / (bytes_per_s * min(threads, MEMORY_CORES))
-    cost       = max(arithmetic, traffic) + dispatch(threads)
+    cost       = max(arithmetic, traffic) + kernels(op) * dispatch(op, threads)
 
-``speedup`` is Amdahl's law with a fixed serial share.  The constants below are rules of thumb, not
-fitted to any chip: the prediction is for *ranking* slots and for a first search without hardware.
+``speedup`` is Amdahl's law with a fixed serial share.  ``dispatch`` grows with the threads: layers that
+move values pay more for waking threads than they gain until they are long, heavy ones gain early.  A
+concatenation is a kernel per input.  The constants below are rules of thumb; only what threads cost was
+chosen by measurements, of one 16-core server (``benchmarks/predictors.py``): the prediction is for
+*ranking* slots and for a first search without hardware.
 
 References
 ----------
@@ -40,9 +43,12 @@ ELEMENT_EFFICIENCY = 0.25
 # Multiply-accumulates per cycle against 32-bit floats.
 WIDTH: Mapping[str, float] = {"int8": 2.0, "uint8": 2.0, "int4": 2.0, "float16": 1.0}
 SERIAL_SHARE = 0.05
-MEMORY_CORES = 2
+MEMORY_CORES = 4
 DISPATCH_NS = 1_000
-WAKE_THREAD_NS = 1_000
+# What more than one thread costs a layer, and each further thread: heavy layers, and all others.
+HEAVY_WAKE_NS, HEAVY_THREAD_NS = 0, 300
+LIGHT_WAKE_NS, LIGHT_THREAD_NS = 8_000, 3_000
+KERNEL_PER_INPUT = frozenset({"CONCATENATION", "PACK"})
 INVOKE_NS = 5_000
 
 
@@ -112,8 +118,16 @@ def predict_layer_ns(graph: LayerGraph, layer: Layer, cluster: Cluster, threads:
     compute_s = (layer.macs or 0) / (peak * efficiency * _width(graph, layer))
     compute_s += (layer.element_ops or 0) / (peak * ELEMENT_EFFICIENCY)
     traffic_s = traffic_bytes(graph, layer) / (bytes_per_s * min(threads, MEMORY_CORES))
-    dispatch_ns = DISPATCH_NS + (threads - 1) * WAKE_THREAD_NS
-    return max(1, round(max(compute_s, traffic_s) * NS_PER_S) + dispatch_ns)
+    n_kernels = len(layer.inputs) if layer.op in KERNEL_PER_INPUT else 1
+    return max(1, round(max(compute_s, traffic_s) * NS_PER_S) + n_kernels * dispatch_ns(layer.op, threads))
+
+
+def dispatch_ns(op: str, threads: int) -> int:
+    """Return what starting a kernel costs, its threads included."""
+    heavy = op in EFFICIENCY
+    wake_ns = HEAVY_WAKE_NS if heavy else LIGHT_WAKE_NS
+    thread_ns = HEAVY_THREAD_NS if heavy else LIGHT_THREAD_NS
+    return DISPATCH_NS + (wake_ns if threads > 1 else 0) + (threads - 1) * thread_ns
 
 
 def speedup(threads: int) -> float:

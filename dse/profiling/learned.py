@@ -1,7 +1,7 @@
 """Predicting layer costs from profiles that were made before: a regression per slot.
 
 For every slot (core type and thread count) there are two steps.  A roofline is fitted to the
-examples: for each heavy operator and width of type, a cost that is linear in arithmetic and bytes,
+examples: for each operator and width of type, a cost that is linear in arithmetic and bytes,
 with coefficients that are not negative and least *relative* residuals.  It extrapolates; what it
 misses is learned by randomised trees [1]_ from operator, shapes and types.  How good that is, is
 measured by leaving out one model at a time, since layers of one model resemble each other.  Needs
@@ -33,7 +33,9 @@ FLOOR_NS = 500.0  # shorter costs can not be told apart from the clock
 N_TREES = 100
 FEWEST_MODELS = 3
 FEWEST_FOR_A_LINE = 8
-HEAVY = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL", "TRANSPOSE_CONV"})
+# The sum over a model is decided by its long layers, so they count more: by this power of their time.
+WEIGHT_POWER = 0.6
+_ONE = math.log1p(1.5)
 NARROW = frozenset({"int8", "uint8"})
 NUMBERS = (
     "macs",
@@ -307,7 +309,11 @@ class _Model:
         trees = ExtraTreesRegressor(n_estimators=N_TREES, max_features=1.0, random_state=0)
         base = self._base(examples)
         target = np.log([max(FLOOR_NS, example.cost_ns) for example in examples])
-        self._trees = trees.fit(np.column_stack([self._form.matrix(examples), base]), target - base)
+        self._trees = trees.fit(
+            np.column_stack([self._form.matrix(examples), base]),
+            target - base,
+            sample_weight=np.exp(WEIGHT_POWER * target),
+        )
 
     def predict(self, examples: Sequence[Example]) -> list[int]:
         """Return costs in nanoseconds, at least 1."""
@@ -354,8 +360,15 @@ def _terms(example: Example) -> tuple[float, ...]:
 
 
 def _kind(example: Example) -> str:
-    op = example.op if example.op in HEAVY else "other"
-    return f"{op} {'narrow' if example.dtype in NARROW else 'wide'}"
+    """Return what has a line of its own: operator and width of type, and how the kernel works."""
+    kind = f"{example.op} {'narrow' if example.dtype in NARROW else 'wide'}"
+    number = dict(zip(NUMBERS, example.numbers, strict=True))
+    if example.op == "FULLY_CONNECTED":  # reads its weights once for one vector, else works on them
+        return f"{kind} {'vector' if number['output_positions'] < _ONE else 'matrix'}"
+    if example.op == "CONV_2D":
+        pointwise = max(number["kernel_height"], number["kernel_width"]) < _ONE
+        return f"{kind} {'pointwise' if pointwise else 'window'}"
+    return kind
 
 
 def _unlabelled(graph: LayerGraph, layer: Layer) -> Example:

@@ -33,9 +33,18 @@ def test_compute_bound_layer_by_hand() -> None:
 
 
 def test_memory_bound_layer_by_hand() -> None:
-    # 2 x 8 MB over 10 GB/s on one core and twice that on four.
+    # 2 x 8 MB over 10 GB/s on one core and four times that on four, which cost 0.3 us each to wake.
     assert cost(graph(0, n_bytes=8_000_000, weight_bytes=0), BIG, 1) == 1_600_000 + 1000
-    assert cost(graph(0, n_bytes=8_000_000, weight_bytes=0), BIG, 4) == 800_000 + 4000
+    assert cost(graph(0, n_bytes=8_000_000, weight_bytes=0), BIG, 4) == 400_000 + 1900
+
+
+def test_threads_pay_early_for_heavy_layers_and_late_for_light_ones() -> None:
+    heavy = [cost(graph(200_000), BIG, threads) for threads in (1, 2)]
+    assert heavy[1] < heavy[0]
+    light = [cost(graph(0, n_bytes=40_000, op="ADD"), BIG, threads) for threads in (1, 2)]
+    assert light[1] > light[0]
+    long = [cost(graph(0, n_bytes=4_000_000, op="ADD"), BIG, threads) for threads in (1, 2)]
+    assert long[1] < long[0]
 
 
 @given(
