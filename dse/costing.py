@@ -23,6 +23,8 @@ from dse.profiling.options import Method, ProfileOptions
 from dse.profiling.spans import measure_spans
 from dse.progress import Progress
 
+EXTRACTED_BUDGET_S = 40.0  # a model per layer takes longer than one model with a profiler inside
+
 
 def find_costs(
     experiment: Experiment,
@@ -79,7 +81,8 @@ def options_of(experiment: Experiment) -> ProfileOptions:
     known = section.method in get_args(Method)  # a prediction says nothing of how stages are measured
     return ProfileOptions(
         precision=section.precision,
-        budget_s=usual.budget_s if section.budget_s is None else section.budget_s,
+        budget_s=section.budget_s
+        or (EXTRACTED_BUDGET_S if section.method == "extracted" else usual.budget_s),
         min_rounds=section.min_samples,
         max_rounds=max(usual.max_rounds, section.min_samples),
         seed=experiment.seed,

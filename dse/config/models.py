@@ -423,7 +423,9 @@ class ProfileSection(Section):
     precision: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.03, description="Stop sampling a layer when its median is known to this share."
     )
-    budget_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Time for all layers.")
+    budget_s: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Time for all layers; 10 s unless given, 40 s when all are extracted."
+    )
     min_samples: Annotated[int, Field(ge=1, le=60)] = Field(
         6, description="Visits per layer and slot; fewer than six give no confidence interval."
     )

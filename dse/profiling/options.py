@@ -48,7 +48,7 @@ class ProfileOptions:
     """
 
     precision: float = 0.03
-    budget_s: float = 20.0
+    budget_s: float = 10.0
     min_rounds: int = 6
     max_rounds: int = 60
     visit_ns: int = 2_000_000

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import random
 from typing import Any
 
@@ -97,6 +98,15 @@ def test_prediction_of_another_model_and_of_a_larger_one() -> None:
     # Outside of the examples the fitted line carries on, trees alone would stop.
     cost = predictor.predict(large).costs[1][0].median_ns
     assert cost == pytest.approx(truth(large, large.layers[1]), rel=0.5)
+
+
+def test_variants_are_left_out_together_and_helpers_are_never_asked() -> None:
+    examples = known(4)
+    variants = [dataclasses.replace(e, family="f") if e.model in ("m0", "m1") else e for e in examples]
+    found = validate(variants, [dataclasses.replace(e, model="helper") for e in examples])
+    assert found is not None
+    assert (found.n_models, found.n_layers) == (4, 100)
+    assert validate([dataclasses.replace(e, family="one") for e in examples]) is None, "one family, no test"
 
 
 def test_unknown_operator_is_told() -> None:
