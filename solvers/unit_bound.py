@@ -34,7 +34,7 @@ COARSE, FINE = 1500, 60_000
 CLOSE = 1
 """Coarse steps between what is shown and what can not be shown at which the search ends."""
 MOST_ROUNDS = 400
-MOST_WORK = 400_000_000
+MOST_WORK = 200_000_000
 """States times steps that judging prices may take; fewer steps otherwise."""
 MOST_CORE_VECTORS = 200
 """Core vectors up to which this bound is looked for."""
@@ -71,13 +71,11 @@ def unit_bound_ns(problem: Problem, known_ns: float, limits: Limits) -> float:
         return known_ns
     if len(units.order) > MOST_ELEMENTS:
         return 0.0
-    first = _first_prices(units)
     coarse = Steps(units, COARSE, nearest=True)
-    found = _Search(coarse, limits).best_prices(first, deadline)
+    prices = _Search(coarse, limits).best_prices(_first_prices(units), deadline)
     fine = Steps(units, int(np.clip(MOST_WORK // coarse.n_states, COARSE, FINE)))
-    step_ns = known_ns / fine.n_steps
-    period = max(fine.least_period(fine.values(fine.tables(prices))) for prices in (first, found))
-    return min(known_ns, period * step_ns * (1 - SAFETY))
+    period = fine.least_period(fine.values(fine.tables(prices)))
+    return min(known_ns, period * known_ns / fine.n_steps * (1 - SAFETY))
 
 
 def _first_prices(units: Units) -> FloatArray:
