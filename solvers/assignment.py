@@ -29,7 +29,7 @@ from solvers.unit_bound import unit_bound_ns
 N_ROTATIONS = 24
 MOST_POLISHED = 3000
 """Layers up to which annealing and CP-SAT are tried."""
-BOUND_SHARE = 0.4
+BOUND_SHARE = 0.5
 """Share of the time that the bound on single lanes may take before CP-SAT."""
 SECONDS_PER_CHOICE = 1e-4
 """Per element and unit, what CP-SAT needs to begin with."""
