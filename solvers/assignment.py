@@ -173,6 +173,8 @@ def _better_lanes(
     if limits.close_enough:
         return found, None
     left = time_s - (time.monotonic() - start)
+    if left <= 0:
+        return found, None
     known_ns = evaluate(problem, Mapping((found[-1],))).lanes[0].period_ns
     shown_ns = unit_bound_ns(problem, known_ns, replace(limits, time_s=left * BOUND_SHARE))
     if shown_ns > 0:

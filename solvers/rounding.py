@@ -49,9 +49,6 @@ def round_prices(problem: Problem, limits: Limits) -> Lane | None:
     sizes = np.array([problem.cluster_sizes[problem.slots[slot].cluster] for slot in slots])
     cost = np.zeros((len(parts.members), len(slots)))
     layer_cost = np.where(problem.supported, problem.cost_ns.astype(np.float64), np.inf)[:, slots]
-    for pin in problem.pins:
-        elsewhere = [column for column, slot in enumerate(slots) if slot not in pin.slots]
-        layer_cost[np.ix_(pin.layers, elsewhere)] = np.inf
     np.add.at(cost, of_layer, layer_cost)
     if problem.pins:
         allowed = [[allowed_on(problem, layers, slot) for slot in slots] for layers in parts.members]

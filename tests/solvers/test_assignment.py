@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import examples, problems
 
+from benchmarks.cost_graphs import read
 from benchmarks.scale import random_problem
-from solvers.assignment import anneal
+from solvers.assignment import anneal, improve
 from solvers.bounds import throughput_bound_hz
 from solvers.errors import InfeasibleError, MappingError
 from solvers.evaluate import evaluate
@@ -182,6 +183,16 @@ def test_rotation_joins_first_and_last_layer():
     assert solution.evaluation.lanes[0].period_ns == 21
     home = {layer: stage.unit for stage in solution.mapping.lanes[0].stages for layer in stage.layers}
     assert home[0] == home[5]
+
+
+def test_no_time_left_is_no_error(corpus):
+    """The steps before the bound may take more than the time there is."""
+    path = corpus / "cost-graphs" / "dnn-partitioning" / "Layer_bert24_inference.json"
+    problem = read(path).problem
+    first = solve(problem, "interval_dp")
+    found = improve(problem, first, Limits(time_s=0.0))
+    assert found.evaluation.feasible
+    assert found.evaluation.throughput_hz >= first.evaluation.throughput_hz
 
 
 def test_prices_reach_the_bound_on_many_layers():
