@@ -299,7 +299,9 @@ class _Asker:
                     replace(found[-1], change=change.size, gain=0.0, same_mapping=0.0, mapping=self._mapping)
                 )
                 continue
-            at_most = self._at_most(change.problem) if found else topic.at_most
+            at_most = topic.at_most  # holds for smaller changes too, and costs nothing when time is short
+            if found and time.monotonic() < self._deadline:
+                at_most = self._at_most(change.problem)
             step = self._step(change, known, at_most)
             known.append(step.mapping)
             found.append(step)
