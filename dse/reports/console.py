@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from dse.elsewhere import elsewhere
 from dse.networks import span_of
+from dse.placement import PlacedStage
 from dse.reports.diagnosis import diagnosis_lines
 from dse.reports.network_report import network_lines, network_view
 from dse.reports.wording import (
@@ -233,7 +234,7 @@ def _mapping(result: RunResult) -> list[str]:
         stages = lanes[members[0]].stages
         slowest = max(range(len(stages)), key=lambda place: _busy_ns(numbers.get(stages[place].name)))
         for place, stage in enumerate(stages):
-            cores = [format_cores(lanes[member].stages[place].cores) for member in members]
+            cores = [stage_cores(lanes[member].stages[place]) for member in members]
             rows.append(
                 [
                     format_cores(members) if place == 0 else "",
@@ -263,6 +264,13 @@ def _times(numbers: StageNumbers | None) -> tuple[str, str]:
         return "-", "-"
     measured_ns = numbers.measured_busy_ns
     return format_ns(numbers.predicted_busy_ns), "-" if measured_ns is None else format_ns(measured_ns)
+
+
+def stage_cores(stage: PlacedStage) -> str:
+    """Write the cores of a stage; of one on an accelerator those that drive it."""
+    if stage.device == "cpu":
+        return format_cores(stage.cores)
+    return f"host {format_cores(stage.host_cores)}" if stage.host_cores else "any"
 
 
 def format_cores(numbers: Sequence[int]) -> str:

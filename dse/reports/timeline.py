@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dse.networks import stage_networks
 from dse.placement import PlacedLane, PlacedStage
-from dse.reports.console import format_cores
+from dse.reports.console import stage_cores
 from dse.reports.drawing import N_COLOURS, Tick, busy_ns, nice_ticks, stage_letter, stage_numbers
 from dse.results import RunResult, StageNumbers
 from dse.units import format_ns
@@ -145,7 +145,7 @@ def _frames(
             break
         end = min(begin + busy, window_ns)
         title = (
-            f"{stage.name}: layers {stage.span} on {stage.slot} (cores {format_cores(stage.cores)}), "
+            f"{stage.name}: layers {stage.span} on {stage.slot} (cores {stage_cores(stage)}), "
             f"predicted {format_ns(predicted_ns)}"
         )
         if numbers.measured_busy_ns is not None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dse.placement import PlacedStage
 from dse.reports.console import (
     MAX_OTHERS,
     MAX_ROWS,
@@ -18,6 +19,7 @@ from dse.reports.console import (
     printable,
     result_text,
     shorten,
+    stage_cores,
 )
 from dse.reports.costs import costs_text, shown_slots
 
@@ -162,3 +164,10 @@ def test_cost_table(result_of):
     assert len(costs_text(result.graph, result.costs, every=True).splitlines()) > len(text.splitlines())
     columns = [str(result.costs.slots[n]) for n in shown_slots(result.costs.slots)]
     assert {"1 big", "3 big", "1 LITTLE", "4 LITTLE"} <= set(columns)
+
+
+def test_a_stage_on_an_accelerator_tells_its_host() -> None:
+    gpu = PlacedStage("s", (0,), "gpu", 1, (16,), device="gpu", host_cores=(2, 3))
+    assert stage_cores(gpu) == "host 2-3"
+    assert stage_cores(replace(gpu, host_cores=())) == "any"
+    assert stage_cores(PlacedStage("s", (0,), "big", 2, (0, 1))) == "0-1"
