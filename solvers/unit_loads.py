@@ -17,6 +17,8 @@ from solvers.topology import contract
 
 MOST_STATES = 50_000
 """States of a frontier programme in all; tensors are left out, cheapest first, until it has fewer."""
+TOLERANCE = 1e-9
+"""Relative amount by which what is held may miss the whole: sums of prices are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,3 @@ class Steps:
             else:
                 low = middle + 1
         return low
-
-
-TOLERANCE = 1e-9
-"""Relative amount by which what is held may miss the whole: sums of prices are rounded."""
