@@ -113,14 +113,16 @@ class AcceleratedModel(CompiledModel):
         for frame in range(n_sets):
             self.start(frame)
         before = 0
-        for frame in range(n_warmup + n_timed + 1):
+        n_frames = n_warmup + n_timed + 1
+        for frame in range(n_frames):
             self.wait(frame % n_sets)
             now = time.perf_counter_ns()
             if frame > n_warmup:
                 samples.append(now - before)
             before = now
-            if frame + n_sets <= n_warmup + n_timed:
-                self.start(frame % n_sets)
+            self.start(frame % n_sets)  # up to the end, or the last intervals would be those of a drain
+        for frame in range(n_frames, n_frames + n_sets):
+            self.wait(frame % n_sets)
         return samples
 
     def close(self) -> None:

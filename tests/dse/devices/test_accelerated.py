@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dse.devices.accelerated import fallback_told
+from dse.devices.accelerated import AcceleratedModel, fallback_told
 from dse.devices.accelerators import probe_gpu
 from dse.platforms import Slot
 from dse.profiling.options import ProfileOptions
@@ -79,3 +79,22 @@ def test_a_driver_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_what_the_runtime_leaves_to_the_cpu() -> None:
     assert fallback_told(LOG.splitlines()) == ("DENSIFY: Operation is not supported.", "DEQUANTIZE")
     assert fallback_told([]) == ("some operators, which the runtime does not name",)
+
+
+def test_every_timed_frame_finds_a_full_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frames of a drain are finished together: their intervals would be near zero."""
+    model = object.__new__(AcceleratedModel)
+    model._sets = [((), ())] * 3
+    under_way: list[int] = []
+    seen: list[int] = []
+
+    def wait(of: int = 0) -> None:
+        seen.append(len(under_way))
+        assert under_way.pop(0) == of, "in order"
+
+    monkeypatch.setattr(model, "start", under_way.append, raising=False)
+    monkeypatch.setattr(model, "wait", wait, raising=False)
+    samples = model.intervals_ns(2, 5)
+    assert len(samples) == 5
+    assert seen == [3] * 8 + [3, 2, 1]
+    assert under_way == []
