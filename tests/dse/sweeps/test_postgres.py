@@ -21,8 +21,6 @@ optuna:
   storage: store
   fields:
     search.max_lanes: {{choices: [1, 2, 3, null]}}
-    search.max_stages: {{low: 1, high: 4}}
-    search.queue_depth: {{low: 1, high: 8}}
     seed: {{low: 0, high: 10000}}
 """
 
