@@ -115,14 +115,10 @@ class Executor:
             log = _JobLog(folder)
             try:
                 outcome = self._attempt(request, folder, log)
+                if outcome["status"] == "done":
+                    _write_down(outcome, folder, log)
             finally:
                 log.close()
-            if outcome["status"] == "done":
-                try:
-                    write_text(folder / FILE, outcome_text(outcome))
-                except OSError as error:
-                    # It still goes back to the driver, which writes it into the store.
-                    outcome["log_tail"] = f"{FILE} could not be written: {error.strerror}"
             return {"outcome": outcome}
 
     def _attempt(self, request: dict[str, Any], folder: Path, log: _JobLog) -> Outcome:
@@ -145,7 +141,6 @@ class Executor:
                 finally:
                     outcome["finished_s"] = time.time()
             outcome |= {**figures(result), "status": "done"}
-            log.log(f"done: {outcome['mapping']}, {outcome['throughput_hz']:g} frames/s")
         except (DseError, SolverError, OSError) as error:
             outcome |= {"status": "failed", "error": str(error)}
             log.log(f"failed: {error}")
@@ -203,6 +198,15 @@ class Executor:
         return self._tables.get(
             repr((*parts, subject.experiment.seed)), lambda: explore.find_costs(subject, log)
         )
+
+
+def _write_down(outcome: Outcome, folder: Path, log: Progress) -> None:
+    """Make a job's end last: from here on it is not run again."""
+    try:
+        write_text(folder / FILE, outcome_text(outcome))
+    except OSError as error:  # it still goes back to the driver, which writes it into the store
+        log.log(f"{FILE} could not be written: {error.strerror}")
+    log.log(f"done: {outcome['mapping']}, {outcome['throughput_hz']:g} frames/s")
 
 
 def _check_code(wanted: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,16 @@ class Lab:
     def rows(self, path: Path) -> list[dict]:
         with self.store(path) as store:
             return list(store.rows(read_sweep(path).name))
+
+
+def assert_ended_once(row: dict) -> None:
+    """The row is that of the one attempt whose end was written down; nothing ran to the end after it."""
+    folder = Path(row["run_dir"])
+    outcome = json.loads((folder / "outcome.json").read_text())
+    for name in ("key", "host", "worker", "started_s", "finished_s", "throughput_hz"):
+        assert outcome[name] == row[name]
+    # A kill may come between the end and this line; the line comes only after the end.
+    assert len(re.findall(r"^\S+ \S+ done: ", (folder / "log.txt").read_text(), re.MULTILINE)) <= 1
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.dse.sweeps.conftest import assert_ended_once
 from tests.dse.sweeps.services import wait_for
 
 N_JOBS, N_KILLS = 200, 50
@@ -51,8 +51,7 @@ def test_fifty_kills_of_the_sweep_lose_and_double_nothing(lab):
     assert {row["status"] for row in rows} == {"done"}
     for row in rows:
         assert row == finished.get(row["key"], row)
-        log = (Path(row["run_dir"]) / "log.txt").read_text()
-        assert len(re.findall(r"^\S+ \S+ done: ", log, re.MULTILINE)) == 1
+        assert_ended_once(row)
     assert orphans(lab) == []
 
 
@@ -87,9 +86,8 @@ def test_four_processes_at_once_share_one_sweep(lab, study):
     rows = lab.rows(path)
     assert len(rows) == 60
     assert {row["status"] for row in rows} == {"done"}
-    for key in {row["key"] for row in rows}:
-        log = (lab.folder / "runs" / "study" / "jobs" / key / "log.txt").read_text()
-        assert log.count(" done: ") == 1
+    for row in rows:
+        assert_ended_once(row)
     assert lab.json("results", path) == lab.json("results", path)
 
 

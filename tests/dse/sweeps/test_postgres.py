@@ -12,6 +12,7 @@ import pytest
 from dse.sweeps.address import store_address
 from dse.sweeps.definition import read_sweep
 from dse.sweeps.store import Store
+from tests.dse.sweeps.conftest import assert_ended_once
 from tests.dse.sweeps.services import Postgres, wait_for
 
 BUDGET = 200
@@ -70,15 +71,17 @@ def test_a_budget_of_200_is_exactly_200_over_kills_and_two_drivers(place, postgr
         process = place.start(path, start_new_session=True)
         start = sum(n_trials(postgres).values())
         goal = start + draw.randint(20, 50)
-        wait_for(lambda goal=goal: sum(n_trials(postgres).values()) >= goal, "trials", 120)
+        wait_for(lambda goal=goal: sum(n_trials(postgres).values()) >= goal, "trials", 200)
         time.sleep(draw.uniform(0, 0.3))
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     killed = n_trials(postgres)
     assert sum(killed.values()) < BUDGET
+    # Where jobs run does not change the sweep: two drivers share the rest.
+    path.write_text(path.read_text().replace("workers: 4", "workers: 2"))
     processes = [place.start("resume", path), place.start("resume", path)]
     for process in processes:
-        _, err = process.communicate(timeout=240)
+        _, err = process.communicate(timeout=500)
         assert process.returncode == 0, err
     assert n_trials(postgres) == {"COMPLETE": BUDGET}
     found = rows(path)
@@ -110,8 +113,7 @@ def test_a_server_that_goes_away_in_the_middle_costs_no_job(place, postgres):
     found = rows(path)
     assert [row["status"] for row in found] == ["done"] * 60
     for row in found:
-        log = (place.folder / row["run_dir"] / "log.txt").read_text()
-        assert log.count(" done: ") == 1
+        assert_ended_once(row)
     assert postgres.password not in err
 
 

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import random
-import re
 import signal
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 from dse.sweeps.results import FIGURES
+from tests.dse.sweeps.conftest import assert_ended_once
 from tests.dse.sweeps.services import Slurm, wait_for
 
 N_JOBS = 60
@@ -115,8 +115,7 @@ def test_killed_workers_walltime_and_a_killed_sweep_lose_and_double_nothing(lab,
     assert {row["status"] for row in rows} == {"done"}
     for row in rows:  # what was done stayed as it was, and nothing ran twice to its end
         assert row == before.get(row["key"], row)
-        log = (Path(row["run_dir"]) / "log.txt").read_text()
-        assert len(re.findall(r"^\S+ \S+ done: ", log, re.MULTILINE)) == 1
+        assert_ended_once(row)
     assert len(slurm.run("squeue", "-h").splitlines()) <= 3
 
     lab.dse(serial)
