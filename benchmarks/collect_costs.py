@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--threads", type=lambda text: tuple(map(int, text.split(","))), default=())
-    parser.add_argument("--budget-s", type=float, default=5.0)
+    parser.add_argument("--budget-s", type=float, default=2.0)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--built", type=Path, help="Folder that keeps the models of the zoo.")
     parser.add_argument("--only", default="", metavar="PREFIX", help="Models whose names start so.")

@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line per stage and the errors over all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path)
-    parser.add_argument("--budget-s", type=float, default=6.0, help="For the layers of a model.")
+    parser.add_argument("--budget-s", type=float, default=4.0, help="For the layers of a model.")
     parser.add_argument("--seconds", type=float, default=0.5, help="Of one repeat of one plan.")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
     found: list[dict[str, Any]] = []
