@@ -4,7 +4,6 @@
 #include "bundle.hpp"
 #include "net.hpp"
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
