@@ -94,6 +94,7 @@ def polish(
     solver.parameters.max_time_in_seconds = max(time_s, 0.1)
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
+    solver.parameters.interleave_search = limits.workers > 1  # workers take turns: runs repeat
     solver.parameters.relative_gap_limit = limits.gap / (1 + limits.gap)  # of CP-SAT's: the period's share
     solver.parameters.catch_sigint_signal = False
     status = _Run(solver, model, x, limits, on_better).status()
