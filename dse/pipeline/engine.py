@@ -125,7 +125,8 @@ class CompiledEngine:
     Raises
     ------
     RuntimeRefusedError
-        The C API is not there, refuses the model (variable tensors) or sees other ports.
+        The C API is not there, refuses the model (variable tensors) or sees other ports, or an
+        input is an output too: the runtime leaves such an output's buffer as it is.
     """
 
     kind = "compiled"
@@ -135,6 +136,9 @@ class CompiledEngine:
     def __init__(self, plan: StagePlan) -> None:
         from dse.devices.litert_c import CompiledModel, find_ports
 
+        through = [port.name for port in plan.outputs if port.tensor in {one.tensor for one in plan.inputs}]
+        if through:
+            raise RuntimeRefusedError(f"{plan.name}: {through} are inputs and outputs at once")
         self._plan = plan
         self._model = CompiledModel(plan.model_path, plan.threads, plan.kernels)
         self._in_places = find_ports(wanted_ports(plan.inputs), self._model.inputs, f"{plan.name}, inputs")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ADD, write_stage
 
 from dse.errors import (
     AffinityError,
@@ -348,3 +349,18 @@ def test_a_crash_of_the_compiled_engine_leads_to_the_interpreter_but_a_kill_does
         assert pipeline.engines == (("interpreter",),)
         assert "all stages run in the interpreter: lane 0" in pipeline.fallbacks[0]
         check(tiny, pipeline.collect(8)[0], tiny.frames(4))
+
+
+@pytest.mark.parametrize("engine", ["auto", "interpreter"])
+def test_an_input_that_is_an_output_too_comes_through(tmp_path, tiny, cores, engine):
+    path = write_stage(tmp_path / "through.tflite", ["x"], [(ADD, ("x", 1.0), "y")], ["x", "y"])
+    y = replace(tiny.y, tensor=1)
+    stage = StagePlan("through", path, "cpu", (cores[0],), 1, (tiny.x,), (tiny.x, y))
+    plan = PipelinePlan("through", (LanePlan((stage,)),), (tiny.x,), (tiny.x, y))
+    frames = tiny.frames(5)
+    with Pipeline(plan, frames, engine=engine) as pipeline:
+        (got,) = pipeline.collect(5)
+        assert pipeline.engines == (("interpreter",),)
+    for (x,), (through, plus) in zip(frames, got, strict=True):
+        np.testing.assert_array_equal(through, x)
+        np.testing.assert_array_equal(plus, x + 1)
