@@ -44,7 +44,7 @@ python3 bench.py --benchmark-model /data/local/tmp/benchmark_model --serial SERI
 ## Run the pipelines
 
 The runner in `native/` is C11. Build it with the NDK (written for it, but tflite-dse has only tried it on
-Linux, x86-64 and aarch64):
+Linux: on x86-64, and on an emulated aarch64):
 
 ```sh
 cmake -S native -B build -DCMAKE_TOOLCHAIN_FILE=$NDK/build/cmake/android.toolchain.cmake \\
