@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import random
 import signal
@@ -22,28 +24,40 @@ def test_fifty_kills_of_the_sweep_lose_and_double_nothing(lab):
     path = lab.write(f"grid: {{seed: [{', '.join(map(str, range(N_JOBS)))}]}}")
     draw = random.Random(5)
     finished: dict[str, dict] = {}
-    n_kills = 0
     process = lab.start(path, start_new_session=True)
     wait_for(lambda: lab.rows(path), "jobs in the store")
-    while n_kills < N_KILLS:
+    # A job goes on when we let go of its folder: the sweep lasts as long as there are kills.
+    held = []
+    for row in lab.rows(path):
+        Path(row["run_dir"]).mkdir(parents=True, exist_ok=True)
+        held.append((Path(row["run_dir"]) / "lock").open("a"))
+        with contextlib.suppress(BlockingIOError):  # it runs already
+            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for _ in range(N_KILLS):
         # At random: before the first job of this attempt, in the middle of one, after some.
-        aim = len(finished) + draw.choice((0, 1, 2, 3, 4, 5))
-        end = time.monotonic() + 20
-        while process.poll() is None and time.monotonic() < end:
+        n_free = min(draw.randint(0, 2 * N_JOBS // N_KILLS - 1), len(held) - 2)
+        for lock in held[:n_free]:
+            lock.close()
+        del held[:n_free]
+        aim, end = len(finished) + draw.randint(0, n_free), time.monotonic() + 20
+        while time.monotonic() < end:
             with lab.store(path) as store:
                 if store.counts("study").done >= aim:
                     break
             time.sleep(0.02)
-        time.sleep(draw.uniform(0, 0.15))
+        time.sleep(draw.uniform(0, 0.3))
+        assert process.poll() is None, process.communicate()
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        n_kills += 1
         for row in lab.rows(path):
             before = finished.get(row["key"])
             assert before in (None, row), "a finished job changed"
             if row["status"] == "done":
                 finished[row["key"]] = row
         process = lab.start("resume", path, start_new_session=True)
+    assert 0 < len(finished) < N_JOBS
+    for lock in held:
+        lock.close()
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     rows = lab.rows(path)
