@@ -107,7 +107,7 @@ def condition(text: str, fields: Sequence[str]) -> Callable[[Row], bool]:
             return compare(there, number)
         if found[2] not in ("=", "!="):
             return False  # no order between texts, or nothing known yet
-        return compare(_text(there), wanted)
+        return compare(_short(row, name, fields), wanted)
 
     return holds
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dse.sweeps.definition import SweepFile
+from dse.sweeps.expansion import Expander
 from dse.sweeps.results import columns_text
 from dse.sweeps.store import Store
 from dse.units import format_ns
@@ -30,6 +31,7 @@ def read_status(store: Store, sweep: SweepFile, n_failures: int) -> dict[str, An
         "store": store.address.text,
         "cancelled": store.is_cancelled(sweep.name),
         "total": counts.total,
+        "trials": None if sweep.section.optuna is None else n_trials(sweep),
         **asdict(counts),
         "seconds_per_job": spent_s / n_ended if n_ended else None,
         "drivers": [
@@ -54,11 +56,20 @@ def read_status(store: Store, sweep: SweepFile, n_failures: int) -> dict[str, An
     }
 
 
+def n_trials(sweep: SweepFile) -> int:
+    """Return the budget of all studies of a sweep together."""
+    if sweep.section.optuna is None:
+        return 0
+    return sweep.section.optuna.budget * sum(1 for _ in Expander(sweep).points({}))
+
+
 def status_text(status: dict[str, Any]) -> str:
     """Write the state of a sweep for a person."""
+    begun = "" if status["trials"] is None else f", trials begun: {status['total']} of {status['trials']}"
     lines = [
         f"{status['sweep']}: {status['done']} of {status['total']} jobs done, {status['failed']} failed, "
         f"{status['running']} running, {status['waiting']} waiting"
+        + begun
         + (" (cancelled)" if status["cancelled"] else ""),
         f"store: {status['store']}",
     ]

@@ -57,6 +57,7 @@ def test_a_scheduler_that_runs_already_is_used_and_left_running(lab, daemons):
     assert all(process.poll() is None for process in daemons.processes)
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_dies_is_told_and_resume_goes_on(lab, daemons):
     address = start_scheduler(daemons, lab.folder)
     start_worker(daemons, lab, address)
@@ -137,6 +138,7 @@ def test_a_job_that_measures_has_its_board_to_itself(lab):
             assert apart or row is alone, "something ran beside a measurement"
 
 
+@pytest.mark.slow
 def test_jobs_find_the_worker_that_has_their_board(lab, daemons):
     address = start_scheduler(daemons, lab.folder)
     start_worker(daemons, lab, address, name="plain")
@@ -147,6 +149,7 @@ def test_jobs_find_the_worker_that_has_their_board(lab, daemons):
     assert [row["worker"] for row in lab.rows(path)[:2]] == ["board", "board"]
 
 
+@pytest.mark.slow
 def test_a_board_that_no_worker_has_is_told(lab, daemons):
     address = start_scheduler(daemons, lab.folder)
     start_worker(daemons, lab, address)

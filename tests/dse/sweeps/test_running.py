@@ -86,6 +86,7 @@ def test_results_are_filtered_marked_and_exported(finished, tmp_path):
     found = lab.json("results", path, "--where", "search.goal=latency", "--where", "throughput_hz>0")
     assert len(found) == 4
     assert {row["search.goal"] for row in found} == {"latency"}
+    assert len(lab.json("results", path, "--where", "model=tiny", "--where", "platform!=other")) == 9
     marked = lab.json("results", path, "--pareto", "throughput_hz,memory_bytes")
     done = [row for row in marked if row["status"] == "done"]
     for row in done:  # by definition
@@ -152,6 +153,7 @@ def test_fail_fast_ends_at_the_first_failure(lab):
     assert "running" not in statuses
 
 
+@pytest.mark.slow
 def test_ctrl_c_gives_jobs_back_and_resume_finishes(lab):
     path = lab.write(f"grid: {{seed: [{', '.join(map(str, range(60)))}]}}")
     process = lab.start(path)
@@ -173,6 +175,7 @@ def test_ctrl_c_gives_jobs_back_and_resume_finishes(lab):
     assert all(row == before.get(row["key"], row) for row in after)
 
 
+@pytest.mark.slow
 def test_cancel_stops_a_sweep_from_elsewhere(lab):
     path = lab.write(f"grid: {{seed: [{', '.join(map(str, range(300)))}]}}")
     process = lab.start(path)
@@ -288,3 +291,40 @@ def test_a_job_whose_process_is_killed_begins_again(lab, monkeypatch):
     summary = run_sweep(read_sweep(path))
     assert len(kills) == 2
     assert (summary.counts.done, summary.counts.failed) == (3, 0)
+
+
+TRIALS = """
+list: [{label: one, search.max_lanes: 1}, {label: any}]
+optuna:
+  budget: 6
+  sampler: random
+  fields: {search.max_stages: {low: 1, high: 3}, platform.overlap: {choices: [true, false]}}
+  objectives: {throughput_hz: maximize, memory_bytes: minimize}
+"""
+
+
+def test_studies_have_their_budgets_and_the_same_seed_gives_the_same_trials(lab):
+    path = lab.write(TRIALS)
+    summary = lab.json(path)
+    assert (summary["done"], summary["total"]) == (12, 12)
+    assert "are reproducible" in summary["notes"][0]
+    rows = lab.json("results", path)
+    assert [row["label"] for row in rows] == ["one"] * 6 + ["any"] * 6
+    assert "trials begun: 12 of 12" in lab.dse("status", path)[0]
+    assert lab.json("resume", path)["ended_before"] == 12
+    other = lab.write(TRIALS, "other.yaml")
+    assert lab.json(other)["done"] == 12
+    for name in ("search.max_stages", "platform.overlap", "throughput_hz"):
+        assert [row[name] for row in lab.json("results", other)] == [row[name] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("fields: {search.max_stages: {low: 0, high: 3}}", "search.max_stages: expected at least 1"),
+        ("fields: {search.gaol: {choices: [1]}}", "did you mean 'goal'"),
+        ("storage: store\n  fields: {seed: {low: 0, high: 3}}", "expected journal, or a store in PostgreSQL"),
+    ],
+)
+def test_values_that_a_study_may_not_choose_are_told_before_it_begins(lab, line, message):
+    assert message in lab.dse(lab.write(f"optuna:\n  budget: 5\n  {line}"), code=2)[1]

@@ -75,6 +75,7 @@ def test_the_file_system_is_that_of_the_deepest_mount(tmp_path):
     assert file_system(tmp_path.parent, mounts) == "ext4"
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_no_finished_job(lab, monkeypatch):
     """SQLite itself says that the disk is full, for a while; the jobs wait in memory."""
     path = lab.write("grid: {seed: [0, 1, 2, 3, 4, 5]}")
