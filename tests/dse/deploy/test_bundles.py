@@ -96,7 +96,7 @@ def test_signatures_name_the_tensors_of_the_uncut_model(chain):
 
 
 def test_original_signatures_are_kept(corpus, tmp_path, two_cores):
-    model = corpus / "models" / "basic_pitch__nmp.tflite"
+    model = corpus / "models" / "x_if_while.tflite"
     bundle = tmp_path / "bundle"
     write_bundle(Bare(), make_order(model, [[(1.0, two_cores[0])]]), bundle)
     found = json.loads((bundle / "signatures.json").read_text())["signatures"]
