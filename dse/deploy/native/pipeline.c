@@ -218,8 +218,8 @@ static int compile(pl_lane *lane, node *self) {
   for (int at = 0; at < n_gives; at++) ports[n_takes + at] = stage->gives.items[at].tensor;
   snprintf(path, sizeof path, "%s/%s", lane->folder, stage->file);
   lrt_destroy(self->model);
-  self->model = lrt_compile(lane->runtime, path, stage->threads, stage->kernels, ports, n_takes, ports + n_takes, n_gives, reason,
-                            sizeof reason);
+  self->model = lrt_compile(lane->runtime, path, stage->threads, stage->kernels, ports, n_takes, ports + n_takes,
+                            n_gives, reason, sizeof reason);
   free(ports);
   if (!self->model) {
     fail(lane, "%s: %s", stage->name, reason);

@@ -99,7 +99,7 @@ int pl_check_affinity(pl_lane *lane);
 /* Mean time in the runtime of a stage per frame since pl_run or pl_start. */
 int64_t pl_busy_ns(const pl_lane *lane, int stage);
 
-/* Upper end of a bucket of latencies; buckets are 1.6 % wide. */
+/* Upper end of a bucket of latencies; buckets are 3 % wide. */
 int64_t pl_bucket_ns(int bucket);
 
 const char *pl_error(const pl_lane *lane);
