@@ -13,6 +13,7 @@ from dse.errors import DseError, InputError
 from dse.progress import Progress, SilentProgress
 from dse.sweeps.address import store_address
 from dse.sweeps.clusters import open_workers
+from dse.sweeps.database import Say
 from dse.sweeps.definition import SweepFile
 from dse.sweeps.driver import SweepRun
 from dse.sweeps.expansion import Expander
@@ -20,7 +21,7 @@ from dse.sweeps.identity import code_version
 from dse.sweeps.presence import Driver
 from dse.sweeps.sources import ListSource, Source
 from dse.sweeps.storage import probe
-from dse.sweeps.store import Counts, Say, Store
+from dse.sweeps.store import Counts, Store
 from dse.sweeps.trials import StudySource
 
 QUICK_S = 20.0

@@ -13,12 +13,13 @@ import pytest
 from sqlalchemy import event
 
 from dse.errors import InputError
+from dse.sweeps.database import StoreError
 from dse.sweeps.definition import read_sweep
 from dse.sweeps.expansion import Expander
 from dse.sweeps.presence import SILENT_S, Driver
 from dse.sweeps.running import run_sweep
 from dse.sweeps.storage import file_system, probe
-from dse.sweeps.store import Store, StoreError
+from dse.sweeps.store import Store
 
 # What some network file systems do: every lock is granted.
 NO_LOCKS = """
@@ -111,7 +112,7 @@ def test_a_full_disk_loses_no_finished_job(lab, monkeypatch):
 
 
 def test_a_store_that_stays_locked_is_an_error_in_the_end(lab, monkeypatch):
-    monkeypatch.setattr("dse.sweeps.store.LOCK_WAIT_MS", 100)
+    monkeypatch.setattr("dse.sweeps.database.LOCK_WAIT_MS", 100)
     said = []
     with lab.store(lab.write("grid: {seed: [0]}")) as store:
         other = Store(store.address, patience_s=1.5, say=said.append)
