@@ -218,6 +218,9 @@ def open_workers(section: ClusterSection, boards: frozenset[str], attempts: int)
         "distributed.scheduler.worker-saturation": 1.0,
         "distributed.deploy.lost-worker-timeout": "5s",
         "distributed.admin.tick.limit": "1h",
+        # Dask's notes on what every task did grow by some kilobytes per job.
+        "distributed.admin.log-length": 100,
+        "distributed.admin.low-level-log-length": 100,
         "distributed.comm.timeouts.connect": f"{CONNECT_S:g}s",
     }
     with dask.config.set(settings), _quiet():
