@@ -117,6 +117,12 @@ class Tiny:
 
 
 @pytest.fixture
+def stage_writer() -> Callable[..., Path]:
+    """``write_stage``: tests can not import from this file, there are several of its name."""
+    return write_stage
+
+
+@pytest.fixture
 def tiny(tmp_path: Path) -> Tiny:
     return Tiny(tmp_path)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ADD, write_stage
 
 from dse.errors import (
     AffinityError,
@@ -352,8 +351,8 @@ def test_a_crash_of_the_compiled_engine_leads_to_the_interpreter_but_a_kill_does
 
 
 @pytest.mark.parametrize("engine", ["auto", "interpreter"])
-def test_an_input_that_is_an_output_too_comes_through(tmp_path, tiny, cores, engine):
-    path = write_stage(tmp_path / "through.tflite", ["x"], [(ADD, ("x", 1.0), "y")], ["x", "y"])
+def test_an_input_that_is_an_output_too_comes_through(tmp_path, tiny, stage_writer, cores, engine):
+    path = stage_writer(tmp_path / "through.tflite", ["x"], [(0, ("x", 1.0), "y")], ["x", "y"])
     y = replace(tiny.y, tensor=1)
     stage = StagePlan("through", path, "cpu", (cores[0],), 1, (tiny.x,), (tiny.x, y))
     plan = PipelinePlan("through", (LanePlan((stage,)),), (tiny.x,), (tiny.x, y))
