@@ -7,14 +7,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from dse.config import Experiment, Workload, ZooModel, build_experiment, load_platform, with_value
 from dse.config.faults import describe
 from dse.errors import ConfigError, InputError
 from dse.planning import check_solver
-from dse.platforms import Platform
 from dse.problems import wanted_slots
 from dse.sweeps.definition import SweepFile
 from dse.sweeps.identity import Fingerprints, job_key
@@ -259,11 +257,8 @@ class Expander:
             base=self.sweep.folder,
             default_name=self.sweep.name,
             origin=self.sweep.document.name,
-            read_platform=self._platform,
+            read_platform=self._read_platform,
         )
-
-    def _platform(self, path: Path) -> Platform:
-        return self._read_platform(path)
 
     def _mode(self, experiment: Experiment) -> str:
         wanted = self.sweep.section.mode
