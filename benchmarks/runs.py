@@ -174,8 +174,9 @@ def table(title: str, rows: Sequence[dict[str, Any]]) -> str:
             continue
         of_bound = "-" if row["of_bound"] is None else f"{row['of_bound']:.0%}"
         learned = "-" if row["learned_error"] is None else f"{row['learned_error']:+.1%}"
+        plan = f"{row['kind']}: {row['shape'].replace('|', '+')}"
         lines.append(
-            f"| {row['model']} | {row['n_layers']} | {row['kind']}: {row['shape'].replace('|', '+')} | {row['hz']:.4g} "
+            f"| {row['model']} | {row['n_layers']} | {plan} | {row['hz']:.4g} "
             f"| {row['baseline']}: {row['baseline_hz']:.4g} | {row['hz'] / row['baseline_hz'] - 1:+.1%} "
             f"| {of_bound} | {row['first_error_median']:.1%}, {row['first_error_worst']:.1%} | {learned} |"
         )
