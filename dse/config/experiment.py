@@ -345,7 +345,7 @@ def to_experiment(
         pins=pins,
         name=section.name or default_name,
         output=section.output,
-        cache_dir=section.cache_dir,
+        cache_dir=None if section.cache_dir is None else section.cache_dir.absolute(),
         seed=section.seed,
         origin=origin,
     )

@@ -117,8 +117,8 @@ base:
   search: {solver: interval_dp, candidates: 1}
   measure: {enabled: false}
 list:
-  - {label: measures, cache_dir: first, seed: 1}
-  - {label: measures too, cache_dir: second, seed: 2}
+  - {label: measures, cache_dir: %(folder)s/first, seed: 1}
+  - {label: measures too, cache_dir: %(folder)s/second, seed: 2}
   - {label: searches, profile.method: analytic, platform: %(platform)s}
   - {label: searches too, profile.method: analytic, platform: %(platform)s, seed: 2}
   - {label: searches as well, profile.method: analytic, platform: %(platform)s, seed: 3}
@@ -127,7 +127,7 @@ BOARD = "{name: other, clusters: [{name: cpu, cores: 0-1, macs_per_s: 1.0e+9, by
 
 
 def test_a_job_that_measures_has_its_board_to_itself(lab):
-    path = lab.write("", base=MEASURED % {"platform": BOARD}, cluster="cluster: {kind: local, workers: 3}")
+    path = lab.write("", base=MEASURED % {"platform": BOARD, "folder": lab.folder}, cluster="cluster: {kind: local, workers: 3}")
     lab.dse(path)
     rows = lab.rows(path)
     assert [row["board"] for row in rows] == ["auto", "auto", None, None, None]
@@ -143,7 +143,7 @@ def test_jobs_find_the_worker_that_has_their_board(lab, daemons):
     address = start_scheduler(daemons, lab.folder)
     start_worker(daemons, lab, address, name="plain")
     start_worker(daemons, lab, address, "--resources", "board:kitchen=1", name="board")
-    base = MEASURED % {"platform": BOARD}
+    base = MEASURED % {"platform": BOARD, "folder": lab.folder}
     path = lab.write("boards: {auto: kitchen}", base=base, cluster=f"cluster: {address}")
     lab.dse(path)
     assert [row["worker"] for row in lab.rows(path)[:2]] == ["board", "board"]
@@ -154,7 +154,7 @@ def test_a_board_that_no_worker_has_is_told(lab, daemons):
     address = start_scheduler(daemons, lab.folder)
     start_worker(daemons, lab, address)
     cluster = f"cluster: {{kind: scheduler, address: '{address}', patience_s: 4}}"
-    path = lab.write("", base=MEASURED % {"platform": BOARD}, cluster=cluster)
+    path = lab.write("", base=MEASURED % {"platform": BOARD, "folder": lab.folder}, cluster=cluster)
     _, err = lab.dse(path, code=1)
     assert "--resources 'board:auto=1'" in err
     assert [row["status"] for row in lab.rows(path)] == ["waiting", "waiting", "done", "done", "done"]
