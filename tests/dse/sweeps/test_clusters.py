@@ -127,7 +127,11 @@ BOARD = "{name: other, clusters: [{name: cpu, cores: 0-1, macs_per_s: 1.0e+9, by
 
 
 def test_a_job_that_measures_has_its_board_to_itself(lab):
-    path = lab.write("", base=MEASURED % {"platform": BOARD, "folder": lab.folder}, cluster="cluster: {kind: local, workers: 3}")
+    path = lab.write(
+        "",
+        base=MEASURED % {"platform": BOARD, "folder": lab.folder},
+        cluster="cluster: {kind: local, workers: 3}",
+    )
     lab.dse(path)
     rows = lab.rows(path)
     assert [row["board"] for row in rows] == ["auto", "auto", None, None, None]
