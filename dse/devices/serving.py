@@ -37,8 +37,12 @@ def serve(handlers: Mapping[str, Handler], at_end: Callable[[], None] | None = N
             answer = handlers[request["command"]](request)
         except Exception as error:  # the parent turns it into its own error
             answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        try:
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+        except BrokenPipeError:
+            # The parent is gone: the other thread cleans up and ends the process.
+            threading.Event().wait()
 
 
 def _read(requests: queue.SimpleQueue[str], at_end: Callable[[], None] | None) -> None:

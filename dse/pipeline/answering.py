@@ -24,6 +24,8 @@ KINDS: dict[str, type[DseError]] = {
 _REPARENTED_S = 0.2
 """A process sees the end of its input a moment before its parent is gone for good."""
 
+_CLEANINGS = 10
+
 
 def remove_when_orphaned(folder: Path | None, parent: int) -> None:
     """Remove the parent's temporary folder when the parent was killed and can not.
@@ -36,8 +38,14 @@ def remove_when_orphaned(folder: Path | None, parent: int) -> None:
         The process that started this one.
     """
     time.sleep(_REPARENTED_S)
-    if folder is not None and os.getppid() != parent:
+    if folder is None or os.getppid() == parent:
+        return
+    for _ in range(_CLEANINGS):
         shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        # A lane that has just finished is still writing there.
+        time.sleep(_REPARENTED_S)
 
 
 def memory_now() -> dict[str, int]:

@@ -6,7 +6,9 @@ import importlib
 import logging
 import math
 import os
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -382,7 +384,12 @@ def _resource_text(resources: Mapping[str, float]) -> str:
 
 
 def _package(module: str, name: str, install: str) -> Any:
+    # dask-jobqueue sets a handler of its own on import, which would end the program at Ctrl-C.
+    handler = signal.getsignal(signal.SIGINT)
     try:
         return importlib.import_module(module)
     except ImportError:
         raise MissingExtraError(f"cluster: this needs the package {name}: {install}") from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)

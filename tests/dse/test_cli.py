@@ -85,7 +85,7 @@ def test_help_lists_exactly_the_commands_that_exist(dse):
 
 @pytest.mark.parametrize(
     "command",
-    [[name] for name in COMMANDS if name not in ("zoo", "platform", "costs")]
+    [[name] for name in COMMANDS if name not in ("zoo", "platform", "costs", "sweep")]
     + [
         ["zoo", "list"],
         ["zoo", "build"],
@@ -93,6 +93,7 @@ def test_help_lists_exactly_the_commands_that_exist(dse):
         ["costs", "import"],
         ["costs", "merge"],
         ["costs", "learn"],
+        *(["sweep", name] for name in ("run", "resume", "retry", "cancel", "status", "results")),
     ],
 )
 def test_every_command_has_help_with_an_example_and_json(dse, command):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -216,6 +217,8 @@ def test_cores_are_those_that_this_process_may_use(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["slurm", "pbs", "sge", "lsf", "oar", "moab", "htcondor"])
 def test_batch_systems_get_the_options_and_the_boards(kind, monkeypatch):
+    clusters._package("dask_jobqueue", "dask-jobqueue", clusters.EXTRA)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Ctrl-C stays Ctrl-C"
     monkeypatch.setattr("dask_jobqueue.core.JobQueueCluster.scale", lambda *a, **k: None)
     section = ClusterSection(
         kind=kind,
