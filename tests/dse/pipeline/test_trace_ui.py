@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -122,10 +123,16 @@ def test_the_perfetto_ui_reads_a_trace_whole(browser, tiny, cores, tmp_path, for
     assert browser.evaluate(LOAD % base64.b64encode(path.read_bytes()).decode()) is True
     slices = dict(browser.query("select name, count(*) from slice group by name"))
     waits = sum(s.name == "wait" for track in trace.tracks for s in track.slices)
-    assert {name: int(n) for name, n in slices.items() if name != "wait"} == {
-        **dict.fromkeys(("receive", "compute", "send"), 200),
-        **dict.fromkeys(("whole", "stage 0", "stage 1", "stage 2"), 50),
-    }
+    # Stages that share memory send in no time, and Perfetto's form leaves out parts that take none.
+    drawn = [
+        s.name
+        for track in trace.tracks
+        for s in track.slices
+        if s.name != "wait" and (form == "chrome" or s.frame is not None or s.end_ns > s.begin_ns)
+    ]
+    assert {name: int(n) for name, n in slices.items() if name != "wait"} == Counter(drawn)
+    assert Counter(drawn)["compute"] == 200
+    assert [Counter(drawn)[name] for name in ("whole", "stage 0", "stage 1", "stage 2")] == [50] * 4
     assert int(slices.get("wait", 0)) == waits
     # Two arrows join the three stages of each frame of the second lane.
     assert browser.query("select count(*) from flow") == [["100"]]
