@@ -17,7 +17,7 @@ from dse.pipeline.plan import Port, StagePlan
 N_TIMES = 4
 """Time stamps of a stage and frame: receive starts, compute starts, compute ends, send ends."""
 
-MAX_FRAMES = 1 << 19
+MAX_FRAMES = 1 << 22
 """A run records, and so makes, at most this many frames."""
 
 
