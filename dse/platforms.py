@@ -190,11 +190,6 @@ class Platform:
         return tuple(cluster for cluster in self.clusters if cluster.is_accelerator)
 
     @property
-    def has_variants(self) -> bool:
-        """Whether some slots run other kernels than the usual ones of the CPU."""
-        return any(c.is_accelerator or c.kernels != ("default",) for c in self.clusters)
-
-    @property
     def n_cores(self) -> int:
         """Number of cores of all clusters."""
         return sum(cluster.n_cores for cluster in self.clusters)

@@ -49,6 +49,8 @@ __all__ = [
     "StageEvaluation",
     "Violation",
     "evaluate",
+    "is_better",
+    "keep_better",
     "live_in",
     "live_out",
     "score_key",
@@ -58,6 +60,23 @@ __all__ = [
 
 
 ScoreKey = tuple[int, Fraction, Fraction, int, int, int]
+
+
+def is_better(problem: Problem, evaluation: Evaluation, incumbent: Evaluation | None) -> bool:
+    """Return whether an evaluation is feasible and sorts before the best so far, if there is one."""
+    if not evaluation.feasible:
+        return False
+    return incumbent is None or score_key(problem, evaluation) < score_key(problem, incumbent)
+
+
+def keep_better(
+    problem: Problem, best: tuple[Mapping, Evaluation] | None, mapping: Mapping
+) -> tuple[Mapping, Evaluation] | None:
+    """Evaluate a mapping; return it with its evaluation where it is better, else the best so far."""
+    evaluation = evaluate(problem, mapping)
+    if is_better(problem, evaluation, None if best is None else best[1]):
+        return mapping, evaluation
+    return best
 
 
 def score_key(problem: Problem, evaluation: Evaluation) -> ScoreKey:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from solvers.assignment import solve_assignment
 from solvers.black_box import solve_black_box
 from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemError, StoppedError
-from solvers.evaluate import Evaluation, evaluate, score_key
+from solvers.evaluate import evaluate, is_better
 from solvers.exhaustive import solve_exhaustive
 from solvers.infeasible import refuse_impossible
 from solvers.limits import NO_GAP, Limits, Watch
@@ -78,7 +78,7 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
         raise ProblemError(f"no solver is called {name!r}; there are auto, {', '.join(sorted(SOLVERS))}")
     start = time.monotonic_ns()
     limits = limits or Limits()
-    watch = Watch(name, partial(evaluate, problem), partial(_better, problem), limits)
+    watch = Watch(name, partial(evaluate, problem), partial(is_better, problem), limits)
     searched = False
     try:
         blocks = contract(replace(problem, colocated=()))
@@ -110,12 +110,6 @@ def _run(name: str, problem: Problem, limits: Limits) -> Solution:
     if problem.loaded_cost_ns is None or name in SCORE_BY_EVALUATOR:
         return SOLVERS[name](problem, limits)
     return replace(solve_under_load(problem, limits, SOLVERS[name]), solver=name)
-
-
-def _better(problem: Problem, evaluation: Evaluation, incumbent: Evaluation | None) -> bool:
-    if not evaluation.feasible:
-        return False
-    return incumbent is None or score_key(problem, evaluation) < score_key(problem, incumbent)
 
 
 def _ended(problem: Problem, name: str, watch: Watch, *, interrupted: bool) -> Solution:

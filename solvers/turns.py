@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from solvers.cp_sat import polish
-from solvers.evaluate import Evaluation, evaluate, score_key
+from solvers.evaluate import Evaluation, keep_better
 from solvers.limits import Limits
 from solvers.loads import Elements, Loads, allowed_on, elements, pieces
 from solvers.mapping import Family, Mapping, Solution, Status
@@ -41,12 +41,12 @@ def plan_with_turns(problem: Problem, limits: Limits) -> Solution | None:
         assignment = _greedy(parts, slots)
         if assignment is not None:
             loads = Loads(parts, slots, assignment)
-            best = _better(problem, best, _mapping(problem, parts, assignment, slots))
+            best = keep_better(problem, best, _mapping(problem, parts, assignment, slots))
             started.append((max(loads.load), loads))
     started.sort(key=lambda pair: pair[0])
     for _, loads in started[:N_POLISHED]:
         polished = polish(loads, limits.time_s * POLISH_SHARE, limits)
-        best = _better(problem, best, _mapping(problem, parts, polished.assignment, loads.slots))
+        best = keep_better(problem, best, _mapping(problem, parts, polished.assignment, loads.slots))
     if best is None:
         return None
     limits.found(*best)
@@ -97,14 +97,3 @@ def _greedy(parts: Elements, slots: tuple[int, ...]) -> list[int] | None:
 def _mapping(problem: Problem, parts: Elements, assignment: list[int], slots: tuple[int, ...]) -> Mapping:
     unit_of_layer = {layer: unit for layers, unit in zip(parts.members, assignment) for layer in layers}
     return Mapping((pieces(problem, unit_of_layer, slots),))
-
-
-def _better(
-    problem: Problem, best: tuple[Mapping, Evaluation] | None, mapping: Mapping
-) -> tuple[Mapping, Evaluation] | None:
-    evaluation = evaluate(problem, mapping)
-    if not evaluation.feasible:
-        return best
-    if best is None or score_key(problem, evaluation) < score_key(problem, best[1]):
-        return mapping, evaluation
-    return best

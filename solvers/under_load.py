@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from solvers.bounds import SAFETY, bound_costs, throughput_bound_hz
 from solvers.errors import InfeasibleError
-from solvers.evaluate import Evaluation, evaluate, score_key
+from solvers.evaluate import Evaluation, evaluate, keep_better
 from solvers.limits import Limits
 from solvers.mapping import Family, Mapping, Solution, Status
 from solvers.problem import Problem
@@ -64,7 +64,7 @@ def solve_under_load(
     """
     best: tuple[Mapping, Evaluation] | None = None
     for _, mapping in whole_models(problem):
-        best = _better(problem, best, mapping)
+        best = keep_better(problem, best, mapping)
     if best is not None:
         limits.found(best[0])
     try:
@@ -75,7 +75,7 @@ def solve_under_load(
         return Solution("", Status.OPTIMAL, Family.CONTIGUOUS, *best, None)
     alone = best
     if answer.mapping is not None:
-        best = _better(problem, best, answer.mapping)
+        best = keep_better(problem, best, answer.mapping)
     if best is None:
         return replace(answer, mapping=None, evaluation=None, status=Status.UNKNOWN)
     # More power at a higher rate: an answer may keep a limit under load and break it alone.
@@ -93,14 +93,3 @@ def solve_under_load(
         evaluation=best[1],
         bound_hz=bound,
     )
-
-
-def _better(
-    problem: Problem, best: tuple[Mapping, Evaluation] | None, mapping: Mapping
-) -> tuple[Mapping, Evaluation] | None:
-    evaluation = evaluate(problem, mapping)
-    if not evaluation.feasible:
-        return best
-    if best is None or score_key(problem, evaluation) < score_key(problem, best[1]):
-        return mapping, evaluation
-    return best

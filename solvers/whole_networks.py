@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.evaluate import evaluate, score_key
+from solvers.evaluate import evaluate, is_better, score_key
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.problem import Goal, Problem
 
@@ -51,9 +51,7 @@ def or_whole_networks(problem: Problem, solution: Solution) -> Solution:
     if mapping is None:
         return solution
     evaluation = evaluate(problem, mapping)
-    known = solution.evaluation
-    better = known is None or score_key(problem, evaluation) < score_key(problem, known)
-    if not evaluation.feasible or not better:
+    if not is_better(problem, evaluation, solution.evaluation):
         return solution
     return replace(
         solution, status=Status.FEASIBLE, family=Family.ALL, mapping=mapping, evaluation=evaluation, reason=""

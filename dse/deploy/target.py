@@ -133,12 +133,14 @@ class Target(Protocol):
     def check(self, order: Order) -> None:
         """Refuse what can not work on this target; all reasons in one error.
 
+        By default stages on accelerators, which no target runs.
+
         Raises
         ------
         InputError
             The message names operators, types or cores, and what to do.
         """
-        return
+        check_cpu_only(order)
 
     def stage_bytes(self, name: str, data: bytes) -> bytes:
         """Return the file of a stage as this target wants it."""

@@ -11,7 +11,7 @@ import numpy as np
 from dse.deploy.arm_compute.translate import TRANSLATIONS, StageCode, stage_code, unsupported_layers
 from dse.deploy.plan_text import escape
 from dse.deploy.support import describe
-from dse.deploy.target import Deployment, Manual, Order, Target, check_cpu_only
+from dse.deploy.target import Deployment, Manual, Order, Target
 from dse.errors import InputError
 from dse.files import write_bytes, write_text
 
@@ -50,7 +50,7 @@ class ArmCompute(Target):
 
     def check(self, order: Order) -> None:
         """Refuse operators and types that the graph API does not express, state, and accelerators."""
-        check_cpu_only(order)
+        super().check(order)
         if order.graph.stateful:
             raise InputError(
                 f"{order.graph.name} keeps state between frames, which graphs of the Arm Compute Library "

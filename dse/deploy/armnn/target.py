@@ -8,7 +8,7 @@ from pathlib import Path
 from dse.deploy.armnn.operators import VERSION, unsupported_layers
 from dse.deploy.armnn.stages import acceptable
 from dse.deploy.support import describe
-from dse.deploy.target import Deployment, Manual, Order, Target, check_cpu_only
+from dse.deploy.target import Deployment, Manual, Order, Target
 from dse.errors import InputError
 from dse.files import write_text
 from dse.pipeline.plan import StagePlan
@@ -27,7 +27,7 @@ class ArmNN(Target):
 
     def check(self, order: Order) -> None:
         """Refuse stages with layers that Arm NN does not run, models with state, and accelerators."""
-        check_cpu_only(order)
+        super().check(order)
         if order.graph.stateful:
             raise InputError(
                 f"{order.graph.name} keeps state between frames, which Arm NN's parser does not take: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dse.deploy.native import write_sources
-from dse.deploy.target import Deployment, Manual, Order, Target, check_cpu_only
+from dse.deploy.target import Deployment, Manual, Target
 from dse.files import write_text
 
 _HERE = Path(__file__).parent
@@ -16,10 +16,6 @@ class Linux(Target):
 
     name = "linux"
     summary = "runners in Python and in C, and an example of a systemd service"
-
-    def check(self, order: Order) -> None:
-        """Refuse stages on accelerators."""
-        check_cpu_only(order)
 
     def write(self, deployment: Deployment) -> Manual:
         """Write the runners and an example of a service."""
