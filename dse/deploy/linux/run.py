@@ -39,7 +39,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -677,8 +677,9 @@ class Stream:
                     lane.inputs[port.key][slot][...] = values
                 self.pending[lane].put((self.n_fed, slot, time.monotonic_ns()))
                 self.n_fed += 1
-                for _, write in lane.feed.values():
-                    os.write(write, b"\1")
+                with suppress(BrokenPipeError):  # the lane died: _collect says how
+                    for _, write in lane.feed.values():
+                        os.write(write, b"\1")
                 if self.stopping():
                     break
         finally:
@@ -903,9 +904,8 @@ def full_speed(plan: Plan, options: argparse.Namespace, stopping: Callable[[], b
 
 def verify(plan: Plan, options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
     """Compare the outputs of every lane with the reference, from a fresh state."""
-    inputs = load_arrays(plan.folder / "reference", plan.inputs, "input")
+    frames = list(zip(*load_arrays(plan.folder / "reference", plan.inputs, "input")))
     expected = load_arrays(plan.folder / "reference", plan.outputs, "output")
-    frames = list(zip(*inputs))
     n_frames, faults = len(frames), 0
     with running(plan, options) as (lanes, _):
         for lane in lanes:
