@@ -10,7 +10,9 @@ validate`` does, against a prediction made with the costs as learned.  Per model
 - the error of the first prediction of all plans, and of the prediction after the loop against the
   fresh measurement.
 
-``--platform FILE`` and ``--set KEY=VALUE`` as for ``dse run``.  Nothing else should run meanwhile.
+``--set KEY=VALUE`` as for ``dse run``.  Nothing else should run meanwhile.  Where the best plan without
+search runs more than 5 % slower or faster while validating than it did in the run, the machine's
+speed has drifted: the validation is repeated (three times at most), and the row says so.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 
 from dse.conditions import machine
 from dse.config import Experiment, experiment_for_model, load_experiment
+from dse.elsewhere import elsewhere
 from dse.errors import DseError
 from dse.explore import run
 from dse.files import write_json, write_text
@@ -74,12 +77,13 @@ def one(model: str, settings: Sequence[str], folder: Path) -> dict[str, Any]:
     experiment = replace(experiment_of(model, settings, folder), output=folder, name=name_of(model))
     result = run(experiment)
     assert result.run_dir is not None
-    again = validate(Request(result.run_dir))
     best, baseline = result.best, result.best_baseline
     assert best.measured is not None
     assert baseline is not None
     assert baseline.measured is not None
-    fresh = next(plan for plan in again.plans if plan.name.startswith("mapping"))
+    tries = validations(result.run_dir, baseline)
+    again, drift = tries[-1]
+    fresh = chosen(again)
     errors = [abs(plan.error) for plan in result.plans if plan.error is not None]
     bound = result.proof.bound_hz
     return {
@@ -102,8 +106,61 @@ def one(model: str, settings: Sequence[str], folder: Path) -> dict[str, Any]:
         "first_error_median": statistics.median(errors),
         "first_error_worst": max(errors),
         "learned_error": fresh.error,
+        "drift": drift,
+        "validations": [{"drift": change, "error": chosen(one).error} for one, change in tries],
+        "plans": [figures(plan) for plan in result.plans if plan.measured],
+        "unsupported": [str(entry) for entry in elsewhere(result.costs)],
         "disturbed": best.measured.disturbed or bool(fresh.measured and fresh.measured.disturbed),
         "causes": list(best.measured.diagnosis.causes) if best.measured.diagnosis else [],
+    }
+
+
+MOST_DRIFT = 0.05
+MOST_VALIDATIONS = 3
+
+
+def validations(folder: Path, baseline: PlanResult) -> list[tuple[RunResult, float | None]]:
+    """Validate until the baseline runs as fast as in the run; the last one counts.
+
+    Returns
+    -------
+    list of (RunResult, float or None)
+        With how much faster the baseline ran than in the run, as a share; None where it did not run.
+    """
+    found: list[tuple[RunResult, float | None]] = []
+    while len(found) < MOST_VALIDATIONS:
+        again = validate(Request(folder))
+        drift = drift_of(again, baseline)
+        found.append((again, drift))
+        if drift is None or abs(drift) <= MOST_DRIFT:
+            break
+    return found
+
+
+def chosen(result: RunResult) -> PlanResult:
+    """Return the plan that a validation is about."""
+    return next(plan for plan in result.plans if plan.name.startswith("mapping"))
+
+
+def drift_of(again: RunResult, baseline: PlanResult) -> float | None:
+    """Return how much faster a baseline ran than before, as a share."""
+    for plan in again.plans:
+        if plan.mapping == baseline.mapping and plan.measured and baseline.measured:
+            return plan.measured.throughput_hz / baseline.measured.throughput_hz - 1
+    return None
+
+
+def figures(plan: PlanResult) -> dict[str, Any]:
+    """Return what was predicted and measured of a plan, frames per second."""
+    assert plan.measured is not None
+    return {
+        "plan": plan.name,
+        "shape": shape(plan.mapping),
+        "round": plan.round,
+        "predicted_hz": plan.predicted.throughput_hz,
+        "corrected_hz": None if plan.corrected is None else plan.corrected.throughput_hz,
+        "samples_hz": list(plan.measured.throughput_samples_hz),
+        "empty_latency_ns": plan.measured.empty_latency_ns,
     }
 
 
@@ -156,8 +213,14 @@ def line(row: dict[str, Any]) -> str:
         f"{row['hz'] / row['baseline_hz'] - 1:+.1%} against {row['baseline']}, {of_bound} of the bound, "
         f"first predictions off by {row['first_error_median']:.1%} (median), "
         f"{row['first_error_worst']:.1%} (worst), "
-        f"after the loop {learned}{', disturbed' if row['disturbed'] else ''}"
+        f"after the loop {learned}{', drifted' if drifted(row) else ''}"
+        f"{', disturbed' if row['disturbed'] else ''}"
     )
+
+
+def drifted(row: dict[str, Any]) -> bool:
+    """Whether the machine's speed was another one in every validation."""
+    return row["drift"] is not None and abs(row["drift"]) > MOST_DRIFT
 
 
 def table(title: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -178,7 +241,8 @@ def table(title: str, rows: Sequence[dict[str, Any]]) -> str:
         lines.append(
             f"| {row['model']} | {row['n_layers']} | {plan} | {row['hz']:.4g} "
             f"| {row['baseline']}: {row['baseline_hz']:.4g} | {row['hz'] / row['baseline_hz'] - 1:+.1%} "
-            f"| {of_bound} | {row['first_error_median']:.1%}, {row['first_error_worst']:.1%} | {learned} |"
+            f"| {of_bound} | {row['first_error_median']:.1%}, {row['first_error_worst']:.1%} "
+            f"| {learned}{' (drifted)' if drifted(row) else ''} |"
         )
     return "\n".join([*lines, "", summary(rows), ""])
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from dse.costs import StageCost
-from dse.pipeline.measure import PlanMeasurement, StageMeasurement
+from dse.pipeline.measure import PlanMeasurement
 from dse.placement import PlacedMapping
 from dse.planning import Planner, predict
 from dse.problems import unplace
 from dse.results import PlanResult, Round
-from dse.validation import measured_stage_times
+from dse.validation import effective_compute_ns, measured_stage_times
 from solvers.evaluate import evaluate
 from solvers.mapping import Mapping
 from solvers.problem import Problem, StageTime
@@ -136,15 +136,16 @@ def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) ->
     predicted = [stage.compute_ns for lane in evaluate(problem, mapping).lanes for stage in lane.stages]
     slots = [stage.slot for lane in mapping.lanes for stage in lane.stages]
 
-    def warm_ns(slot: int, got: StageMeasurement) -> float:
+    def slowdown(slot: int, utilisation: float) -> float:
         if planner.costs is None or planner.slots[slot] not in planner.costs.slots:
-            return got.compute_ns
+            return 1.0
         column = planner.costs.slots.index(planner.slots[slot])
-        return got.compute_ns / planner.costs.slowdown_by_waiting(column, got.utilisation)
+        return planner.costs.slowdown_by_waiting(column, utilisation)
 
+    times = effective_compute_ns(measurement)
     return [
-        (slot, min(_MOST, max(_LEAST, warm_ns(slot, got) / expected)))
-        for slot, expected, got in zip(slots, predicted, measurement.stages, strict=True)
+        (slot, min(_MOST, max(_LEAST, time / slowdown(slot, got.utilisation) / expected)))
+        for slot, expected, time, got in zip(slots, predicted, times, measurement.stages, strict=True)
         if expected > 0
     ]
 

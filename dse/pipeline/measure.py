@@ -103,6 +103,26 @@ class StageMeasurement:
         return self.receive_ns + self.compute_ns + self.send_ns
 
 
+@dataclass(frozen=True, slots=True)
+class StageRate:
+    """What a stage takes of the time between two frames: medians over the repeats of means over the frames.
+
+    Parameters
+    ----------
+    lane
+        It is in.
+    compute_ns
+        In the runtime.
+    excess_ns
+        Its share of the time between two frames in which its cores were not busy, where they are the
+        busiest of the lane (waking, handing over, uneven neighbours); otherwise 0.
+    """
+
+    lane: int
+    compute_ns: float
+    excess_ns: float
+
+
 @dataclass(frozen=True)
 class PlanMeasurement:
     """A plan, measured.
@@ -197,6 +217,20 @@ class PlanMeasurement:
         return tuple(found)
 
     @property
+    def rates(self) -> tuple[StageRate, ...]:
+        """What the stages of all lanes take of the time between two frames.
+
+        Unlike the medians of ``stages`` these add up to the measured throughput.
+        """
+        found = []
+        for number, lane in enumerate(self.layout.lanes):
+            each = [_shares(repeat.lanes[number], lane.units) for repeat in self.counted]
+            for stage in range(len(lane.stages)):
+                compute, excess = (statistics.median(one[stage][n] for one in each) for n in range(2))
+                found.append(StageRate(number, compute, excess))
+        return tuple(found)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What disturbed which repeat."""
         return tuple(
@@ -266,6 +300,18 @@ def measure_plans(
                     if keep is not None:
                         keep(found[plan.name])
     return tuple(found[name] for name in names)
+
+
+def _shares(times: LaneTimes, units: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+    """Mean compute time of each stage, and its share of what the lane's busiest cores wait."""
+    busy = [stage.mean_busy_ns for stage in times.stages]
+    busiest = max(units, key=lambda members: sum(busy[n] for n in members))
+    longest = sum(busy[n] for n in busiest)
+    rest = max(0.0, 1e9 / times.throughput_hz - longest)
+    return [
+        (stage.mean_compute_ns, rest * busy[n] / longest if n in busiest and longest else 0.0)
+        for n, stage in enumerate(times.stages)
+    ]
 
 
 class _Residents:

@@ -16,7 +16,13 @@ from dse.validation.outputs import (
     way_of_running,
     whole_outputs,
 )
-from dse.validation.prediction import PredictionError, StageError, measured_stage_times, prediction_error
+from dse.validation.prediction import (
+    PredictionError,
+    StageError,
+    effective_compute_ns,
+    measured_stage_times,
+    prediction_error,
+)
 
 __all__ = [
     "FLOAT_TOLERANCE",
@@ -31,6 +37,7 @@ __all__ = [
     "compare",
     "core_utilisation",
     "diagnose",
+    "effective_compute_ns",
     "kernels_of",
     "measured_stage_times",
     "moving_frames",

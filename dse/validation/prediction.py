@@ -97,7 +97,10 @@ class PredictionError:
     throughput_interval
         Error against the fastest and the slowest repeat that counts.
     overhead_ns
-        Per lane: time between two frames beyond what its busiest cores need for one.
+        Per lane: time between two frames beyond what its busiest cores need for one on average.
+    uneven_ns
+        Per stage: how much longer it computes on average than at the median, because single frames are
+        interrupted.
     stages
         One by one.
     disturbances
@@ -109,6 +112,7 @@ class PredictionError:
     throughput_interval: tuple[float, float]
     latency: float
     overhead_ns: tuple[int, ...]
+    uneven_ns: tuple[int, ...]
     stages: tuple[StageError, ...]
     disturbances: tuple[str, ...]
 
@@ -117,11 +121,16 @@ class PredictionError:
         """What explains the error of the throughput: the bottlenecks first, then the lanes."""
         found = []
         for lane, overhead in enumerate(self.overhead_ns):
-            stages = [stage for stage in self.stages if stage.lane == lane]
-            bottleneck = max(stages, key=lambda stage: stage.measured_busy_ns)
+            stages = [(n, stage) for n, stage in enumerate(self.stages) if stage.lane == lane]
+            number, bottleneck = max(stages, key=lambda pair: pair[1].measured_busy_ns)
             found += [
                 f"{bottleneck.name} (bottleneck of lane {lane}): {cause}" for cause in bottleneck.causes
             ]
+            if self.uneven_ns[number] > NOTICEABLE * bottleneck.measured_busy_ns:
+                found.append(
+                    f"{bottleneck.name} (bottleneck of lane {lane}): single frames are interrupted: "
+                    f"{format_ns(self.uneven_ns[number])} more on average than at the median"
+                )
             if overhead > NOTICEABLE * bottleneck.measured_busy_ns:
                 found.append(
                     f"lane {lane}: {format_ns(overhead)} between two frames for handing over and waking"
@@ -171,7 +180,11 @@ def prediction_error(plan: PlanResult, measured: PlanMeasurement) -> PredictionE
         throughput=expected_hz / measured.throughput_hz - 1,
         throughput_interval=(expected_hz / high - 1, expected_hz / low - 1),
         latency=plan.predicted.latency_ns / max(1, measured.empty_latency_ns.median) - 1,
-        overhead_ns=_overheads(measured, stages),
+        overhead_ns=_overheads(measured),
+        uneven_ns=tuple(
+            max(0, round(rate.compute_ns) - stage.compute_ns)
+            for stage, rate in zip(measured.stages, measured.rates, strict=True)
+        ),
         stages=stages,
         disturbances=measured.notes if measured.disturbed else (),
     )
@@ -190,7 +203,8 @@ def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[S
     Returns
     -------
     tuple of StageTime
-        One per different (layers, slot): the mean over the lanes that have it.
+        One per different (layers, slot), over the lanes that have it: what it takes of the time between
+        two frames beyond receiving and sending, so that the mapping is predicted as it was measured.
 
     Raises
     ------
@@ -203,20 +217,27 @@ def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[S
             f"plan {measured.plan!r}: the mapping has {len(stages)} stages, "
             f"{len(measured.stages)} were measured"
         )
-    found: dict[tuple[frozenset[int], int], list[int]] = {}
-    for stage, got in zip(stages, measured.stages):
-        found.setdefault((frozenset(stage.layers), stage.slot), []).append(got.compute_ns)
+    found: dict[tuple[frozenset[int], int], list[float]] = {}
+    for stage, time in zip(stages, effective_compute_ns(measured)):
+        found.setdefault((frozenset(stage.layers), stage.slot), []).append(max(1.0, time))
+    # Rates of lanes add up, so of their times the harmonic mean counts.
     return tuple(
-        StageTime(layers, slot, round(statistics.mean(times))) for (layers, slot), times in found.items()
+        StageTime(layers, slot, round(statistics.harmonic_mean(times)))
+        for (layers, slot), times in found.items()
     )
 
 
-def _overheads(measured: PlanMeasurement, stages: tuple[StageError, ...]) -> tuple[int, ...]:
-    found = []
-    for lane in range(len(measured.empty)):
-        period = statistics.median(1e9 / repeat.lanes[lane].throughput_hz for repeat in measured.counted)
-        busy = [stage.measured_busy_ns for stage in stages if stage.lane == lane]
-        units = measured.layout.lanes[lane].units
-        longest = max(sum(busy[number] for number in members) for members in units)
-        found.append(max(0, round(period) - longest))
-    return tuple(found)
+def effective_compute_ns(measured: PlanMeasurement) -> tuple[float, ...]:
+    """Return what each stage takes of the time between two frames, but for receiving and sending.
+
+    Times are means over the frames, since slow frames set the rate as well; those of the busiest cores
+    of a lane hold also the time between frames that goes to waking and handing over.
+    """
+    return tuple(rate.compute_ns + rate.excess_ns for rate in measured.rates)
+
+
+def _overheads(measured: PlanMeasurement) -> tuple[int, ...]:
+    found = [0.0] * len(measured.empty)
+    for rate in measured.rates:
+        found[rate.lane] += rate.excess_ns
+    return tuple(map(round, found))

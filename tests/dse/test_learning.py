@@ -29,6 +29,10 @@ class Timed:
     stages: tuple
     plan: str = "p"
 
+    @property
+    def rates(self):
+        return tuple(SimpleNamespace(compute_ns=stage.compute_ns, excess_ns=0.0) for stage in self.stages)
+
 
 @dataclass
 class StageTimed:
@@ -134,7 +138,7 @@ def test_measured_stages_go_into_the_cost_table_with_their_samples(planner):
         (cost,) = stage_costs(planner, seen)
         assert cost.layers == (0, 1, 2)
         assert cost.slot == PLATFORM.slots[0]
-        assert cost.median_ns == 500
+        assert cost.median_ns == 480  # two lanes at 1/400 and 1/600
         assert cost.samples_ns == (390, 610, 410, 590)
         assert cost.under_load
 

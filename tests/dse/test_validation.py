@@ -174,7 +174,7 @@ def test_series_that_can_not_be_compared():
 def lane_of(busy: list[int], rate: float) -> LaneTimes:
     """Stages that receive for 10 and send for 10 of their busy time."""
     stages = tuple(
-        StageTimes(f"s{n}", 10, value - 20, 10, 5, 100, 100, 100, 50, (value,))
+        StageTimes(f"s{n}", 10, value - 20, 10, 5, 100, 10 * value - 200, 100, 50, (value,) * 10)
         for n, value in enumerate(busy)
     )
     return LaneTimes(rate, 10, Percentiles(900, 950, 990), (900,), stages)
@@ -257,12 +257,32 @@ def test_measured_stages_become_times_for_the_next_search():
     mapping = Mapping(
         (Lane((Stage((0, 1), 0, 0), Stage((2,), 1, 1))), Lane((Stage((0, 1), 0, 2), Stage((2,), 0, 2))))
     )
-    times = measured_stage_times(mapping, measured([[120, 220], [140, 320]], [1.0]))
+    # Faster than any stage: nothing is lost between frames.  Rates of equal stages add up: 1/100 + 1/120.
+    times = measured_stage_times(mapping, measured([[120, 220], [140, 320]], [1e9]))
     assert times == (
-        StageTime(frozenset({0, 1}), 0, 110),
+        StageTime(frozenset({0, 1}), 0, 109),
         StageTime(frozenset({2}), 1, 200),
         StageTime(frozenset({2}), 0, 300),
     )
+
+
+def test_what_is_lost_between_frames_is_part_of_the_stage_that_sets_the_rate():
+    mapping = Mapping((Lane((Stage((0,), 0, 0), Stage((1,), 0, 1))),))
+    times = measured_stage_times(mapping, measured([[1000, 500]], [1e9 / 1200]))
+    assert [time.compute_ns for time in times] == [980 + 200, 480]
+
+
+def test_interrupted_frames_count_by_their_mean():
+    mapping = Mapping((Lane((Stage((0,), 0, 0),)),))
+    lane = lane_of([1000], 1e9 / 1100)
+    slow = replace(lane.stages[0], compute_sum_ns=10 * 1080)
+    repeat = Repeat((replace(lane, stages=(slow,)),), snapshot(()), Drift(0, 0, ()), (0, 1), ())
+    found = replace(measured([[1000]], [1.0]), repeats=(repeat,))
+    assert [time.compute_ns for time in measured_stage_times(mapping, found)] == [1080]
+    error = prediction_error(predict([1000]), found)
+    assert error.overhead_ns == (0,)
+    assert error.uneven_ns == (100,)
+    assert "single frames are interrupted: 100 ns more on average" in error.causes[-1]
 
 
 def test_a_prediction_of_other_stages_is_refused():
