@@ -379,6 +379,7 @@ def link_json(link: Link) -> dict[str, Any]:
         "setup_ns": link.setup_ns,
         "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
         **({"sender_pays": True} if link.sender_pays else {}),
+        **({"assumed": True} if link.assumed else {}),
     }
 
 
@@ -386,7 +387,8 @@ def link_from_json(data: dict[str, Any]) -> Link:
     """Read what ``link_json`` wrote; faults raise ``KeyError``, ``TypeError`` or ``ValueError``."""
     ends = str(data["source"]), str(data["target"])
     sender_pays = bool(data.get("sender_pays", False))
-    return Link(*ends, int(data["setup_ns"]), data["bandwidth_bytes_per_s"], sender_pays)
+    assumed = bool(data.get("assumed", False))
+    return Link(*ends, int(data["setup_ns"]), data["bandwidth_bytes_per_s"], sender_pays, assumed)
 
 
 def slot_json(slot: Slot) -> dict[str, Any]:

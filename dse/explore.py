@@ -21,7 +21,7 @@ from dse.graph import LayerGraph
 from dse.machine import this_machine
 from dse.measuring import Measurements, Trial
 from dse.planning import Planner, check_solver, find_plans, search_limits
-from dse.platforms import Platform, Slot
+from dse.platforms import ASSUMED_BYTES_PER_S, ASSUMED_SETUP_NS, Platform, Slot, assumed_links
 from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins, wanted_slots
 from dse.progress import Progress, SilentProgress
 from dse.record import write_failure, write_inputs, write_measurements, write_plans, write_result, write_trace
@@ -31,6 +31,7 @@ from dse.rounds import Outcome, measure_in_rounds
 from dse.run_folder import LoggedProgress, RunFolder
 from dse.staging import Stager
 from dse.trials import trials_of
+from dse.units import format_ns
 from dse.variants import mask_unsound
 from dse.workloads import open_source
 from solvers.problem import Goal, Objective, Problem
@@ -143,8 +144,8 @@ def join(experiment: Experiment, file: ModelFile, graph: LayerGraph) -> Subject:
 
 
 def find_costs(subject: Subject, progress: Progress) -> CostTable:
-    """Read, measure or predict what each layer costs on each slot."""
-    return costing.find_costs(
+    """Read, measure or predict what layers cost on each slot, and assume hand-overs that nobody tells."""
+    costs = costing.find_costs(
         subject.experiment,
         subject.file,
         subject.graph,
@@ -152,6 +153,10 @@ def find_costs(subject: Subject, progress: Progress) -> CostTable:
         here=subject.here,
         progress=progress,
     )
+    links = tuple(link for link in costs.links if not link.assumed)
+    if not links and not subject.platform.links and subject.platform.origin == "described":
+        links = assumed_links(subject.platform)
+    return replace(costs, links=links)
 
 
 def make_problem(
@@ -232,6 +237,11 @@ def conclude(subject: Subject, costs: CostTable, outcome: Outcome) -> RunResult:
         warnings.append("The unlike cores of this platform are emulated.")
     if not costs.measured:
         warnings.append("Costs are predicted, not measured: use them to compare plans, not as frames/s.")
+    if any(link.assumed for link in costs.links):
+        warnings.append(
+            f"What a hand-over costs is assumed ({format_ns(ASSUMED_SETUP_NS)} and "
+            f"{ASSUMED_BYTES_PER_S / 1e9:g} GB/s): write it as 'hand_over' into the platform's file."
+        )
     return RunResult(
         graph=subject.graph,
         platform=subject.platform,

@@ -131,7 +131,7 @@ class Link:
 
     ``bandwidth_bytes_per_s`` of None means that only ``setup_ns`` is paid.  With ``sender_pays`` it is
     the time of the stage that hands out, once per tensor whoever uses it (an accelerator's outputs are
-    copied out of it); else that of each stage that receives.
+    copied out of it); else that of each stage that receives.  ``assumed``: nobody measured or described it.
     """
 
     source: str
@@ -139,6 +139,7 @@ class Link:
     setup_ns: int
     bandwidth_bytes_per_s: int | None
     sender_pays: bool = False
+    assumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,8 @@ class Platform:
     clusters
         With unique names and disjoint cores.
     links
-        Pairs that are not listed cost nothing.
+        Pairs that are not listed cost nothing; without any on a described platform and without measured
+        ones, ``assumed_links`` takes their place.
     overlap
         Whether receiving overlaps with computing (formulation: busy = max instead of sum).
     memory_bytes
@@ -214,3 +216,23 @@ class Platform:
         known = [{k: v for k, v in asdict(cluster).items() if k != "kernels"} for cluster in self.clusters]
         text = json.dumps(known, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+ASSUMED_SETUP_NS, ASSUMED_BYTES_PER_S = 5_000, 10_000_000_000
+"""What a hand-over is taken to cost where nobody says.
+
+On a 16-core server a thread took 2.4 us for 64 KiB of another core's, 6.8 us for 256 KiB and 18 us for
+1 MiB, and 7.6 us to wake (``benchmarks/results/gpu_run_h200.json``, ``links``).  Cores and memory of
+boards are a few times slower.  On the safe side: with free hand-overs searches cut models into
+dozens of pieces for a gain that no board would show.
+"""
+
+
+def assumed_links(platform: Platform) -> tuple[Link, ...]:
+    """Return links of the assumed costs between all clusters of a platform, each with itself included."""
+    names = [cluster.name for cluster in platform.clusters]
+    return tuple(
+        Link(source, target, ASSUMED_SETUP_NS, ASSUMED_BYTES_PER_S, assumed=True)
+        for source in names
+        for target in names
+    )

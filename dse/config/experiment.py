@@ -215,7 +215,7 @@ def platform_data(platform: Platform) -> dict[str, Any]:
             data["threads"] = list(data["threads"])
         clusters.append({"name": data.pop("name"), "cores": data.pop("cores"), **data})
     links = [
-        {key: value for key, value in asdict(link).items() if value not in (None, False)}
+        {key: value for key, value in asdict(link).items() if value is not None and value is not False}
         for link in platform.links
     ]
     return {
@@ -254,14 +254,30 @@ def to_platform(section: PlatformSection) -> Platform:
             )
             for cluster in section.clusters
         ),
-        links=tuple(
-            Link(link.source, link.target, link.setup_ns, link.bandwidth_bytes_per_s, link.sender_pays)
-            for link in section.links
-        ),
+        links=_links(section),
         overlap=section.overlap,
         memory_bytes=section.memory_bytes,
         emulated=section.emulated,
         notes=section.notes,
+    )
+
+
+def _links(section: PlatformSection) -> tuple[Link, ...]:
+    """Return the listed links, then those that ``hand_over`` stands for."""
+    listed = tuple(
+        Link(link.source, link.target, link.setup_ns, link.bandwidth_bytes_per_s, link.sender_pays)
+        for link in section.links
+    )
+    usual = section.hand_over
+    if usual is None:
+        return listed
+    names = [cluster.name for cluster in section.clusters]
+    pairs = {(link.source, link.target) for link in listed}
+    return listed + tuple(
+        Link(source, target, usual.setup_ns, usual.bandwidth_bytes_per_s)
+        for source in names
+        for target in names
+        if (source, target) not in pairs
     )
 
 

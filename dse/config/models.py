@@ -265,12 +265,24 @@ class LinkSection(Section):
     sender_pays: bool = Field(False, description="Whether it is the time of the stage that hands out.")
 
 
+class HandOverSection(Section):
+    """What handing a tensor over costs between any two clusters, and within each."""
+
+    setup_ns: Annotated[Whole, Field(ge=0, description="Paid per tensor.")]
+    bandwidth_bytes_per_s: Annotated[Whole, Field(ge=1)] | None = None
+
+
 class PlatformSection(Section):
     """A chip or board, described by hand."""
 
     name: Annotated[str, Field(min_length=1)]
     clusters: Annotated[tuple[ClusterSection, ...], Field(min_length=1)]
-    links: tuple[LinkSection, ...] = Field((), description="Pairs that are not listed cost nothing.")
+    links: tuple[LinkSection, ...] = Field(
+        (),
+        description="Pairs that are not listed cost what hand_over says, nothing without it. With neither, "
+        "and unless they are measured, hand-overs get an assumed cost.",
+    )
+    hand_over: HandOverSection | None = Field(None, description="Of all pairs that 'links' does not list.")
     overlap: bool = Field(False, description="Whether receiving overlaps with computing.")
     memory_bytes: Size | None = Field(None, description="Memory of the whole platform, when limited.")
     emulated: bool = Field(False, description="Whether the unlike cores are emulated; every result says so.")

@@ -56,7 +56,8 @@ class Known:
 
     def links(self, platform: Platform) -> tuple[Link, ...]:
         """Return the links when all between the clusters of a platform are known, else none."""
-        found = {(link.source, link.target): link for table in self.tables for link in table.links}
+        known = [link for table in self.tables for link in table.links if not link.assumed]
+        found = {(link.source, link.target): link for link in known}
         names = [cluster.name for cluster in platform.clusters]
         wanted = [(source, target) for source in names for target in names]
         return tuple(found[pair] for pair in wanted) if all(pair in found for pair in wanted) else ()

@@ -298,9 +298,8 @@ def test_quiet_says_only_the_result(dse, experiment):
 
 def test_search_with_a_platform_file_and_settings(dse, tiny):
     platform = ROOT / "configs" / "platforms" / "hikey970.yaml"
-    code, out, err = dse(
-        "search", "--model", tiny, "--platform", platform, "--set", "search.max_lanes=1", "--json"
-    )
+    settings = ("--set", "search.max_lanes=1", "--set", "search.time_s=1")
+    code, out, err = dse("search", "--model", tiny, "--platform", platform, *settings, "--json")
     assert code == 0, err
     data = json.loads(out)
     assert data["platform"]["name"] == "HiKey970"

@@ -18,6 +18,7 @@ from dse.config import (
     json_schema,
     load_experiment,
     load_platform,
+    platform_data,
 )
 from dse.errors import ConfigError
 from dse.platforms import Cluster, Link, Platform
@@ -290,3 +291,28 @@ def test_a_frozen_experiment_can_not_be_changed(tmp_path):
         experiment.seed = 3
     with pytest.raises(ValueError, match="frozen"):
         experiment.search.time_s = 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "links"),
+    [
+        ("", ()),
+        ("  links: [{source: a, target: b, setup_ns: 0}]\n", (Link("a", "b", 0, None),)),
+        (
+            "  links: [{source: a, target: b, setup_ns: 0}]\n  hand_over: {setup_ns: 7, bandwidth_bytes_per_s: 1e9}\n",
+            (
+                Link("a", "b", 0, None),
+                Link("a", "a", 7, 10**9),
+                Link("b", "a", 7, 10**9),
+                Link("b", "b", 7, 10**9),
+            ),
+        ),
+    ],
+)
+def test_hand_over_stands_for_pairs_that_are_not_listed(tmp_path, lines, links):
+    text = MODEL + BOARD + "    - {name: a, cores: 0}\n    - {name: b, cores: 1}\n" + lines
+    platform = load_experiment(write(tmp_path, text)).platform
+    assert platform.links == links
+    again = tmp_path / "again.yaml"
+    again.write_text(json.dumps(platform_data(platform)))
+    assert load_platform(again) == platform
