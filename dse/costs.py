@@ -80,7 +80,7 @@ class StageCost:
     peak_rss_bytes
         By how much loading and running it made the process grow at its peak, when measured.
     under_load
-        Whether it was measured in a running pipeline, while the other stages worked.
+        Whether it was measured while other cores worked; else alone.
     """
 
     layers: tuple[int, ...]
@@ -234,8 +234,11 @@ class CostTable:
         )
 
     def with_stages(self, stages: Collection[StageCost]) -> CostTable:
-        """Return the table with measured stages; they replace what was known of the same layers and slot."""
-        known = {(stage.layers, stage.slot): stage for stage in (*self.stages, *stages)}
+        """Return the table with measured stages.
+
+        They replace what was known of the same layers and slot in the same condition.
+        """
+        known = {(stage.layers, stage.slot, stage.under_load): stage for stage in (*self.stages, *stages)}
         return replace(self, stages=tuple(known.values()))
 
     def only(self, slots: Collection[Slot]) -> CostTable:

@@ -17,7 +17,7 @@ from dse.results import PlanResult, Round
 from dse.validation import effective_compute_ns, measured_stage_times
 from solvers.evaluate import evaluate
 from solvers.mapping import Mapping
-from solvers.problem import Problem, StageTime
+from solvers.problem import FloatArray, Problem, StageTime
 
 _LEAST, _MOST = 0.5, 4.0
 """Factors beyond these are measuring faults rather than contention."""
@@ -31,9 +31,10 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
 
     Measured whole stages replace the sums of their layers; all other costs of a slot are scaled by
     the slot's median ratio of measured to predicted compute time, so that contention reaches plans
-    that were not measured too.  Links into a cluster are scaled by the ratio of measured to
-    predicted times to receive there.  Of equal stages in several plans the one in the plan with the most
-    cores counts: it saw the load that a good plan makes.
+    that were not measured too.  Both are kept apart for stages that worked alone (plans of one set of cores)
+    and beside others.  Links into a cluster are scaled by the ratio of measured to predicted times to
+    receive there.  Of equal stages in several plans the one in the plan with the most cores counts: it
+    saw the load that a good plan makes.
 
     Parameters
     ----------
@@ -43,40 +44,63 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
         Mappings and their measurements.
     """
     problem = planner.problem
-    times: dict[tuple[frozenset[int], int], tuple[int, StageTime]] = {}
-    ratios: dict[int, list[tuple[int, float]]] = {}
+    times: dict[tuple[frozenset[int], int, bool | None], tuple[int, StageTime]] = {}
+    alone: dict[int, list[tuple[int, float]]] = {}
+    loaded: dict[int, list[tuple[int, float]]] = {}
     transfers: dict[int, list[tuple[int, float]]] = {}
     for placed, measurement in measured:
         mapping = unplace(placed, planner.platform, planner.slots)
         n_cores = len(placed.cores)
         for time in measured_stage_times(mapping, measurement):
-            key = (time.layers, time.slot)
+            key = (time.layers, time.slot, time.loaded)
             if key not in times or times[key][0] < n_cores:
                 times[key] = (n_cores, time)
         for slot, ratio in _ratios(planner, mapping, measurement):
-            ratios.setdefault(slot, []).append((n_cores, ratio))
+            (loaded if mapping.n_units > 1 else alone).setdefault(slot, []).append((n_cores, ratio))
         for cluster, ratio in _transfer_ratios(problem, mapping, measurement):
             transfers.setdefault(cluster, []).append((n_cores, ratio))
-    factors = {slot: _loaded_median(found) for slot, found in ratios.items()}
     into = np.array(
         [
             _loaded_median(transfers[cluster]) if cluster in transfers else 1.0
             for cluster in range(len(problem.cluster_sizes))
         ]
     )
-    typical = statistics.median(factors.values()) if factors else 1.0
-    scale = np.array([factors.get(slot, typical) for slot in range(len(problem.slots))])
+    quiet, busy = _factors(
+        {slot: _loaded_median(found) for slot, found in alone.items()},
+        {slot: _loaded_median(found) for slot, found in loaded.items()},
+        len(problem.slots),
+    )
+    loaded_ns = np.rint(problem.under_load.cost_ns * busy).astype(np.int64)
     corrected = replace(
         problem,
-        cost_ns=np.rint(problem.cost_ns * scale).astype(np.int64),
-        loaded_cost_ns=None
-        if problem.loaded_cost_ns is None
-        else np.rint(problem.loaded_cost_ns * scale).astype(np.int64),
+        # Load makes nothing faster: where it seems so, the cost under load holds for both.
+        cost_ns=np.minimum(np.rint(problem.cost_ns * quiet).astype(np.int64), loaded_ns),
+        loaded_cost_ns=loaded_ns,
         setup_ns=np.rint(problem.setup * into).astype(np.int64),
         bandwidth_bytes_per_s=problem.bandwidth / into,
-        stage_times=tuple(time for _, time in times.values()),
+        stage_times=(*problem.stage_times, *(time for _, time in times.values())),
     )
     return replace(planner, problem=corrected)
+
+
+def _factors(
+    alone: dict[int, float], loaded: dict[int, float], n_slots: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return for every slot what to scale costs by, alone and under load.
+
+    A slot that was only seen in one condition is taken to slow down under load as the others do; one
+    that was not seen at all gets the typical factors.
+    """
+    known = [loaded[slot] / alone[slot] for slot in loaded.keys() & alone.keys()]
+    contention = statistics.median(known) if known else 1.0
+    busy = {**{slot: ratio * contention for slot, ratio in alone.items()}, **loaded}
+    quiet = {**{slot: ratio / contention for slot, ratio in loaded.items()}, **alone}
+    # What most plans are made of: stages under load.
+    usual = statistics.median((loaded or busy).values()) if busy else 1.0
+    return (
+        np.array([quiet.get(slot, usual / contention) for slot in range(n_slots)]),
+        np.array([busy.get(slot, usual) for slot in range(n_slots)]),
+    )
 
 
 def corrected(learned: Planner, plans: Sequence[PlanResult]) -> tuple[PlanResult, ...]:
@@ -102,26 +126,24 @@ def stage_costs(
     planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurement]]
 ) -> tuple[StageCost, ...]:
     """Return the measured stages for the cost table: as ``learn`` uses them, with their samples."""
-    found: dict[tuple[tuple[int, ...], int], tuple[int, StageCost]] = {}
+    found: dict[tuple[tuple[int, ...], int, bool], tuple[int, StageCost]] = {}
     for placed, measurement in measured:
         mapping = unplace(placed, planner.platform, planner.slots)
         n_cores = len(placed.cores)
         for time in measured_stage_times(mapping, measurement):
-            key = (tuple(sorted(time.layers)), time.slot)
+            layers, under_load = tuple(sorted(time.layers)), bool(time.loaded)
+            key = (layers, time.slot, under_load)
             if key in found and found[key][0] >= n_cores:
                 continue
-            names = [
-                (lane, at)
-                for lane, one in enumerate(mapping.lanes)
-                for at, stage in enumerate(one.stages)
-                if (tuple(sorted(stage.layers)), stage.slot) == key
-            ]
             samples = tuple(
                 repeat.lanes[lane].stages[at].compute_ns
                 for repeat in measurement.counted
-                for lane, at in names
+                for lane, one in enumerate(mapping.lanes)
+                for at, stage in enumerate(one.stages)
+                if (tuple(sorted(stage.layers)), stage.slot) == key[:2]
             )
-            cost = StageCost(key[0], planner.slots[time.slot], time.compute_ns, samples, under_load=True)
+            slot = planner.slots[time.slot]
+            cost = StageCost(layers, slot, time.compute_ns, samples, under_load=under_load)
             found[key] = (n_cores, cost)
     return tuple(cost for _, cost in found.values())
 

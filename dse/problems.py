@@ -255,7 +255,9 @@ def build_problem(
         constants=_constants(graph),
         overhead_ns=np.array([costs.overhead_ns[column] for column in columns], np.int64),
         stage_times=tuple(
-            solver_problem.StageTime(frozenset(stage.layers), slots.index(stage.slot), stage.median_ns)
+            solver_problem.StageTime(
+                frozenset(stage.layers), slots.index(stage.slot), stage.median_ns, stage.under_load
+            )
             for stage in costs.stages
             if stage.median_ns is not None and stage.slot in slots
         ),

@@ -24,7 +24,7 @@ from dse.results import PlanResult, Proof, RunResult
 from dse.rounds import Outcome
 from dse.staging import Stager
 from solvers.baselines import baselines
-from solvers.bounds import throughput_bound_hz
+from solvers.under_load import rate_bound_hz
 
 MAPPING_NAME = "mapping"
 
@@ -100,7 +100,7 @@ def _measure(
     stager = Stager(subject.file, subject.graph, work / "stages")
     trial = Trial(subject.experiment, subject.file, subject.graph, stager, Measurements(), progress)
     measured = trial.measure(merged)
-    bound = throughput_bound_hz(problem)
+    bound = rate_bound_hz(problem)
     found = chosen.predicted.throughput_hz
     proof = Proof(
         "given mapping", "feasible", "this mapping", bound, None if not bound else bound / found - 1, 0

@@ -5,7 +5,7 @@ solver's answer is scored here again before anyone sees it.  In one sentence eac
 
 compute
     Sum of the layer costs plus the slot's overhead per invocation, or the measured time of that
-    whole stage where the problem carries one.  Layer costs are those under load (where the problem has
+    whole stage where the problem carries one.  Both are those under load (where the problem has
     them) as soon as the mapping has more than one unit, in whatever lane and cluster: then other
     cores work while a stage does.
 receive
@@ -136,9 +136,10 @@ def stage_compute_ns(problem: Problem, layers: Sequence[int], slot: int, *, load
     Parameters
     ----------
     loaded
-        Take the costs under load where the problem has them.
+        Take what holds under load where the problem knows it.
     """
-    measured = problem.measured_ns.get((frozenset(layers), slot))
+    known = problem.loaded_measured_ns if loaded else problem.measured_ns
+    measured = known.get((frozenset(layers), slot))
     if measured is not None:
         return measured
     cost = problem.cost_ns
@@ -194,8 +195,7 @@ def evaluate(problem: Problem, mapping: Mapping) -> Evaluation:
         The mapping has no lane, an empty lane or stage, or names a layer or slot that is not there.
     """
     _check_structure(problem, mapping)
-    loaded = len({stage.unit for lane in mapping.lanes for stage in lane.stages}) > 1
-    lanes = tuple(_evaluate_lane(problem, lane, loaded) for lane in mapping.lanes)
+    lanes = tuple(_evaluate_lane(problem, lane, mapping.n_units > 1) for lane in mapping.lanes)
     memory = [0] * len(problem.cluster_sizes)
     for lane, scored in zip(mapping.lanes, lanes):
         for stage, numbers in zip(lane.stages, scored.stages):

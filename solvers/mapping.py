@@ -50,6 +50,11 @@ class Mapping:
         """Stages of all lanes."""
         return sum(len(lane.stages) for lane in self.lanes)
 
+    @property
+    def n_units(self) -> int:
+        """Sets of cores; where there are several, other cores work while a stage does."""
+        return len({stage.unit for lane in self.lanes for stage in lane.stages})
+
 
 class Status(Enum):
     """Four different outcomes.

@@ -18,6 +18,8 @@ from solvers.errors import ProblemError
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
+StageTable = dict[tuple[frozenset[int], int], int]
+"""Nanoseconds of whole stages by (layers, slot)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,19 @@ class Pin:
 class StageTime:
     """A measured whole stage: ``compute_ns`` replaces the sum of layer costs and the slot's overhead.
 
-    Where two name the same layers and slot, the later one counts.
+    Where two name the same layers, slot and condition, the later one counts.
+
+    Parameters
+    ----------
+    loaded
+        Whether it was measured while other cores worked (see ``Problem.loaded_cost_ns``) or alone; None
+        where load changes nothing.
     """
 
     layers: frozenset[int]
     slot: int
     compute_ns: int
+    loaded: bool | None = None
 
 
 class Goal(Enum):
@@ -158,7 +167,8 @@ class Problem:
     pins
         Wishes of the user.
     stage_times
-        Measured whole stages that win over sums.
+        Measured whole stages that win over sums.  Where one was measured in one condition only, it
+        takes in the other as much more or less as the sum of its layers does.
     stateful
         Frames depend on earlier frames: one lane per stream, so at most ``n_streams`` lanes.
     n_streams
@@ -352,17 +362,27 @@ class Problem:
         assert self.bandwidth_bytes_per_s is not None  # noqa: S101 - set in __post_init__
         return self.bandwidth_bytes_per_s
 
+    @cached_property
+    def load_matters(self) -> bool:
+        """Whether costs depend on what other cores do."""
+        return self.loaded_cost_ns is not None or self.measured_ns != self.loaded_measured_ns
+
     @property
     def under_load(self) -> Problem:
         """The same problem with the costs under load as the only ones."""
-        if self.loaded_cost_ns is None:
-            return self
-        return replace(self, cost_ns=self.loaded_cost_ns, loaded_cost_ns=None)
+        cost = self.cost_ns if self.loaded_cost_ns is None else self.loaded_cost_ns
+        return self._with_costs(cost, self.loaded_measured_ns)
 
     @property
     def isolated(self) -> Problem:
         """The same problem without the costs under load."""
-        return self if self.loaded_cost_ns is None else replace(self, loaded_cost_ns=None)
+        return self._with_costs(self.cost_ns, self.measured_ns)
+
+    def _with_costs(self, cost_ns: IntArray, measured: StageTable) -> Problem:
+        if not self.load_matters:
+            return self
+        times = tuple(StageTime(layers, slot, time) for (layers, slot), time in measured.items())
+        return replace(self, cost_ns=cost_ns, loaded_cost_ns=None, stage_times=times)
 
     def transfer_ns(self, source: int, target: int, n_bytes: int) -> int:
         """Time to hand ``n_bytes`` from a stage on cluster ``source`` to one on ``target``."""
@@ -388,9 +408,43 @@ class Problem:
         return table
 
     @cached_property
-    def measured_ns(self) -> dict[tuple[frozenset[int], int], int]:
-        """``stage_times`` by (layers, slot)."""
-        return {(time.layers, time.slot): time.compute_ns for time in self.stage_times}
+    def measured_ns(self) -> StageTable:
+        """``stage_times`` by (layers, slot), of each stage working alone."""
+        alone, loaded = self._stage_times(False), self.loaded_measured_ns
+        return {
+            # Load makes nothing faster: where it seems so, the time under load holds for both.
+            key: min(time, alone[key] if key in alone else self._moved_ns(*key, time, loaded=False))
+            for key, time in loaded.items()
+        }
+
+    @cached_property
+    def loaded_measured_ns(self) -> StageTable:
+        """``stage_times`` by (layers, slot), while other cores work."""
+        alone, loaded = self._stage_times(False), self._stage_times(True)
+        return {
+            key: loaded[key] if key in loaded else self._moved_ns(*key, alone[key], loaded=True)
+            for key in dict.fromkeys((time.layers, time.slot) for time in self.stage_times)
+        }
+
+    def _stage_times(self, loaded: bool) -> StageTable:
+        return {
+            (time.layers, time.slot): time.compute_ns
+            for time in self.stage_times
+            if time.loaded is None or time.loaded is loaded
+        }
+
+    def _moved_ns(self, layers: frozenset[int], slot: int, time_ns: int, *, loaded: bool) -> int:
+        """Return what a stage takes in the condition it was not measured in, told from its layers."""
+        if self.loaded_cost_ns is None:
+            return time_ns
+        members = [layer for layer in sorted(layers) if 0 <= layer < self.n_layers]
+        alone, busy = (
+            int(cost[members, slot].sum() + self.overhead[slot])
+            for cost in (self.cost_ns, self.loaded_cost_ns)
+        )
+        if not alone:
+            return time_ns
+        return time_ns * busy // alone if loaded else -(-time_ns * alone // busy)
 
     @cached_property
     def flows_into(self) -> tuple[tuple[int, ...], ...]:

@@ -83,7 +83,7 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
     try:
         blocks = contract(replace(problem, colocated=()))
         watch.least_bound_hz = one_unit_bound_hz(problem, blocks)
-        watch.rescores = problem.loaded_cost_ns is not None
+        watch.rescores = problem.load_matters
         bound = rate_bound_hz(problem, blocks)
         watch.bounded(bound)
         refuse_impossible(blocks, bound)
@@ -107,7 +107,7 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
 
 
 def _run(name: str, problem: Problem, limits: Limits) -> Solution:
-    if problem.loaded_cost_ns is None or name in SCORE_BY_EVALUATOR:
+    if not problem.load_matters or name in SCORE_BY_EVALUATOR:
         return SOLVERS[name](problem, limits)
     return replace(solve_under_load(problem, limits, SOLVERS[name]), solver=name)
 

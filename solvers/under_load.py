@@ -45,7 +45,7 @@ def rate_bound_hz(problem: Problem, blocks: Blocks | None = None) -> float:
 
 def one_unit_bound_hz(problem: Problem, blocks: Blocks) -> float:
     """Return frames per second that no mapping of one unit exceeds; 0 where load changes nothing."""
-    if problem.loaded_cost_ns is None:
+    if not problem.load_matters:
         return 0.0
     totals = bound_costs(replace(blocks, problem=problem.isolated)).sum(axis=0)
     least = float(totals.min()) * (1 - SAFETY)

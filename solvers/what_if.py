@@ -377,9 +377,14 @@ def cheaper(problem: Problem, layer: int, slots: Sequence[int], share: float) ->
     """
     cost = _less(problem.cost_ns, layer, slots, share)
     loaded = None if problem.loaded_cost_ns is None else _less(problem.loaded_cost_ns, layer, slots, share)
-    saved = problem.under_load.cost_ns[layer] - (cost if loaded is None else loaded)[layer]
+    saved = problem.cost_ns[layer] - cost[layer]
+    saved_busy = saved if loaded is None else problem.under_load.cost_ns[layer] - loaded[layer]
+
+    def less_ns(stage: StageTime) -> int:
+        return int((saved if stage.loaded is False else saved_busy)[stage.slot])
+
     times = tuple(
-        StageTime(stage.layers, stage.slot, max(0, stage.compute_ns - int(saved[stage.slot])))
+        replace(stage, compute_ns=max(0, stage.compute_ns - less_ns(stage)))
         if layer in stage.layers
         else stage
         for stage in problem.stage_times

@@ -78,7 +78,7 @@ def _stages(costs: CostTable) -> list[str]:
         slot = costs.slots.index(stage.slot) if stage.slot in costs.slots else None
         medians = [] if slot is None else [costs.calibrated_ns[layer][slot] for layer in stage.layers]
         total = None if slot is None or None in medians else sum(value or 0 for value in medians)
-        text = f"{stage.layers[0]}:{stage.layers[-1]} on {stage.slot}"
+        text = f"{stage.layers[0]}:{stage.layers[-1]} on {stage.slot}{' *' if stage.under_load else ''}"
         if stage.median_ns is None:
             lines.append(shorten(f"{text}: not supported: {stage.reason}", WIDTH))
             continue
@@ -90,6 +90,8 @@ def _stages(costs: CostTable) -> list[str]:
             f"{format_bytes(stage.weight_bytes):>9} {format_bytes(stage.arena_bytes):>8} "
             f"{'?' if stage.peak_rss_bytes is None else format_bytes(stage.peak_rss_bytes):>9}"
         )
+    if any(stage.under_load for stage in costs.stages):
+        lines.append("*: in a running pipeline, while other cores worked")
     return lines
 
 

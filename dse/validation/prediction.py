@@ -198,13 +198,14 @@ def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[S
     mapping
         That the plan was made from: same lanes and stages, in the same order.
     measured
-        Of the plan, under load: so contention is part of the times.
+        Of the plan: where it has several sets of cores, contention is part of the times.
 
     Returns
     -------
     tuple of StageTime
         One per different (layers, slot), over the lanes that have it: what it takes of the time between
-        two frames beyond receiving and sending, so that the mapping is predicted as it was measured.
+        two frames beyond receiving and sending, so that the mapping is predicted as it was measured; with
+        the condition in which the plan ran it.
 
     Raises
     ------
@@ -220,9 +221,10 @@ def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[S
     found: dict[tuple[frozenset[int], int], list[float]] = {}
     for stage, time in zip(stages, effective_compute_ns(measured)):
         found.setdefault((frozenset(stage.layers), stage.slot), []).append(max(1.0, time))
+    loaded = mapping.n_units > 1
     # Rates of lanes add up, so of their times the harmonic mean counts.
     return tuple(
-        StageTime(layers, slot, round(statistics.harmonic_mean(times)))
+        StageTime(layers, slot, round(statistics.harmonic_mean(times)), loaded)
         for (layers, slot), times in found.items()
     )
 

@@ -12,10 +12,11 @@ from dse.learning import corrected, learn, stage_costs, summarise
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.planning import Planner
 from dse.platforms import Cluster, Platform
+from dse.problems import unplace
 from dse.results import Measured, PlanResult, Predicted
 from solvers.evaluate import evaluate
 from solvers.mapping import Lane, Mapping, Stage
-from solvers.problem import Flow, Problem
+from solvers.problem import Flow, Problem, StageTime
 from solvers.problem import Slot as SolverSlot
 
 PLATFORM = Platform("two", (Cluster("cpu", (0, 1)),))
@@ -76,15 +77,73 @@ def test_contention_reaches_stages_that_were_not_measured(planner):
     assert (learned.problem.cost_ns[:, 1] == COST[:, 1] * 1.5).all()
 
 
+WHOLE = (0, 1, 2)
+
+
+def copies(n: int, threads: int = 1) -> PlacedMapping:
+    """The whole model ``n`` times; one copy works alone."""
+    cores = [tuple(range(k * threads, (k + 1) * threads)) for k in range(n)]
+    stages = [PlacedStage(f"w{k}", WHOLE, "cpu", threads, own) for k, own in enumerate(cores)]
+    return PlacedMapping(tuple(PlacedLane((stage,)) for stage in stages))
+
+
+def period_ns(planner, placed) -> int:
+    mapping = unplace(placed, planner.platform, planner.slots)
+    return evaluate(planner.problem, mapping).lanes[0].period_ns
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_stage_alone_and_under_load_are_two_things(planner, order):
+    seen = [(copies(1), timed(660_000)), (copies(2), timed(900_000, 900_000))]
+    learned = learn(planner, seen[::order])
+    # Both plans are predicted as they were measured.
+    assert period_ns(learned, copies(1)) == 660_000
+    assert period_ns(learned, copies(2)) == 900_000
+    # So are plans that were not: a pipeline pays for load, networks in turn on one core do not.
+    load = Mapping((Lane((Stage((0,), 0, 0), Stage((1, 2), 0, 1))),))
+    turns = Mapping((Lane((Stage((0,), 0, 0), Stage((1, 2), 0, 0))),))
+    compute = [
+        [stage.compute_ns for stage in evaluate(learned.problem, mapping).lanes[0].stages]
+        for mapping in (load, turns)
+    ]
+    assert compute == [[150_000, 750_000], [110_000, 550_000]]
+    # The other slot was not seen: it slows down in the same way.
+    assert learned.problem.loaded_cost_ns[:, 1].tolist() == pytest.approx(COST[:, 1] * 1.5)
+    assert learned.problem.cost_ns[:, 1].tolist() == pytest.approx(COST[:, 1] * 1.1)
+
+
+def test_a_whole_model_seen_alone_is_expected_to_slow_down_in_company(planner):
+    four = Platform("four", (Cluster("cpu", (0, 1, 2, 3), threads=(1, 2)),))
+    planner = replace(planner, problem=replace(planner.problem, cluster_sizes=(4,)), platform=four)
+    seen = [
+        (copies(1), timed(600_000)),
+        (copies(1, threads=2), timed(330_000)),
+        (copies(4), timed(*[720_000] * 4)),
+    ]
+    learned = learn(planner, seen)
+    assert period_ns(learned, copies(1, threads=2)) == 330_000
+    assert period_ns(learned, copies(2, threads=2)) == 330_000 * 1.2
+
+
+def test_load_that_seems_to_help_is_noise(planner):
+    learned = learn(planner, [(copies(1), timed(660_000)), (copies(2), timed(600_000, 600_000))])
+    assert period_ns(learned, copies(1)) == period_ns(learned, copies(2)) == 600_000
+    assert (learned.problem.loaded_cost_ns >= learned.problem.cost_ns).all()
+
+
 def test_the_plan_with_more_load_decides(planner):
-    alone = PlacedMapping((PlacedLane((PlacedStage("w", (0, 1, 2), "cpu", 1, (0,)),)),))
-    copies = PlacedMapping(
-        tuple(PlacedLane((PlacedStage(f"w{n}", (0, 1, 2), "cpu", 1, (n,)),)) for n in range(2))
-    )
+    three = Platform("three", (Cluster("cpu", (0, 1, 2), threads=(1, 2)),))
+    planner = replace(planner, problem=replace(planner.problem, cluster_sizes=(3,)), platform=three)
+    seen = [(copies(2), timed(*[700_000] * 2)), (copies(3), timed(*[900_000] * 3))]
     for order in (1, -1):
-        seen = [(alone, timed(600_000)), (copies, timed(900_000, 900_000))][::order]
-        (time,) = learn(planner, seen).problem.stage_times
-        assert time.compute_ns == 900_000
+        assert period_ns(learn(planner, seen[::order]), copies(2)) == 900_000
+
+
+def test_what_was_known_of_stages_before_is_kept(planner):
+    span = StageTime(frozenset({0, 1}), 0, 320_000, loaded=False)
+    before = replace(planner, problem=replace(planner.problem, stage_times=(span,)))
+    learned = learn(before, [(copies(1), timed(600_000))])
+    assert learned.problem.measured_ns[span.layers, 0] == 320_000
 
 
 def test_absurd_ratios_are_limited_and_the_original_is_left_alone(planner):
@@ -130,18 +189,15 @@ def test_measured_stages_go_into_the_cost_table_with_their_samples(planner):
         return SimpleNamespace(lanes=[Timed(tuple(map(StageTimed, lane))) for lane in times])
 
     two = Repeated((StageTimed(400), StageTimed(600)), counted=(lanes([390], [610]), lanes([410], [590])))
-    copies = PlacedMapping(
-        tuple(PlacedLane((PlacedStage(f"w{n}", (0, 1, 2), "cpu", 1, (n,)),)) for n in range(2))
-    )
-    alone = PlacedMapping((PlacedLane((PlacedStage("w", (0, 1, 2), "cpu", 1, (0,)),)),))
     one = Repeated((StageTimed(300),), counted=(lanes([300]),))
-    for seen in ([(copies, two), (alone, one)], [(alone, one), (copies, two)]):
-        (cost,) = stage_costs(planner, seen)
-        assert cost.layers == (0, 1, 2)
-        assert cost.slot == PLATFORM.slots[0]
-        assert cost.median_ns == 480  # two lanes at 1/400 and 1/600
-        assert cost.samples_ns == (390, 610, 410, 590)
-        assert cost.under_load
+    seen = [(copies(2), two), (copies(1), one)]
+    for order in (1, -1):
+        loaded, alone = sorted(stage_costs(planner, seen[::order]), key=lambda cost: not cost.under_load)
+        assert loaded.layers == alone.layers == WHOLE
+        assert loaded.slot == alone.slot == PLATFORM.slots[0]
+        # Two lanes at 1/400 and 1/600.
+        assert (loaded.median_ns, loaded.samples_ns) == (480, (390, 610, 410, 590))
+        assert (alone.median_ns, alone.samples_ns, alone.under_load) == (300, (300,), False)
 
 
 def test_a_round_is_summarised_without_sign():

@@ -260,10 +260,12 @@ def test_measured_stages_become_times_for_the_next_search():
     # Faster than any stage: nothing is lost between frames.  Rates of equal stages add up: 1/100 + 1/120.
     times = measured_stage_times(mapping, measured([[120, 220], [140, 320]], [1e9]))
     assert times == (
-        StageTime(frozenset({0, 1}), 0, 109),
-        StageTime(frozenset({2}), 1, 200),
-        StageTime(frozenset({2}), 0, 300),
+        StageTime(frozenset({0, 1}), 0, 109, loaded=True),
+        StageTime(frozenset({2}), 1, 200, loaded=True),
+        StageTime(frozenset({2}), 0, 300, loaded=True),
     )
+    turns = Mapping((Lane((Stage((0, 1), 0, 0), Stage((2,), 0, 0))),))
+    assert {time.loaded for time in measured_stage_times(turns, measured([[120, 220]], [1.0]))} == {False}
 
 
 def test_what_is_lost_between_frames_is_part_of_the_stage_that_sets_the_rate():

@@ -117,10 +117,10 @@ def _features(draw, n, n_slots):
     if rare():
         first = draw(st.integers(0, n - 1))
         last = draw(st.integers(first, n - 1))
-        extra["stage_times"] = (
-            StageTime(
-                frozenset(range(first, last + 1)), draw(st.integers(0, n_slots - 1)), draw(st.integers(1, 40))
-            ),
+        span, slot = frozenset(range(first, last + 1)), draw(st.integers(0, n_slots - 1))
+        conditions = draw(st.sampled_from([(None,), (True,), (False,), (True, False)]))
+        extra["stage_times"] = tuple(
+            StageTime(span, slot, draw(st.integers(1, 40)), loaded) for loaded in conditions
         )
     if rare():
         extra["stateful"] = True

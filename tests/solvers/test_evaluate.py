@@ -254,6 +254,38 @@ def test_load_counts_as_soon_as_other_cores_work():
     assert evaluate(measured, PIPELINE).lanes[0].stages[0].compute_ns == 18
 
 
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([(40, False), (60, True)], (40, 60)),
+        ([(60, True), (40, False)], (40, 60)),
+        ([(99, True), (60, True), (40, False)], (40, 60)),  # the later one counts
+        ([(60, False), (40, True)], (40, 40)),  # load makes nothing faster
+        ([(50, None)], (50, 50)),
+        # In one condition only: as the sums of layers and overhead, 31 alone and 46 under load.
+        ([(62, False)], (62, 92)),
+        ([(92, True)], (62, 92)),
+    ],
+)
+def test_a_measured_stage_holds_in_the_condition_in_which_it_was_measured(times, expected):
+    stages = tuple(StageTime(frozenset({0, 1}), BIG, time, loaded) for time, loaded in times)
+    loaded = np.array([[15, 9, 30], [30, 12, 70], [33, 20, 55], [44, 30, 95]])
+    problem = diamond(loaded_cost_ns=loaded, stage_times=stages)
+    alone = mapping([((0, 1), BIG, 0), ((2, 3), BIG, 0)])
+    beside = mapping([((0, 1), BIG, 0), ((2, 3), BIG, 1)])
+    found = tuple(evaluate(problem, m).lanes[0].stages[0].compute_ns for m in (alone, beside))
+    assert found == expected
+    for condition, got in zip((problem.isolated, problem.under_load), found):
+        assert not condition.load_matters
+        assert condition.measured_ns == {(frozenset({0, 1}), BIG): got}
+    # Without layer costs under load, only stages that are known in both conditions differ.
+    plain = diamond(stage_times=stages)
+    assert plain.load_matters == (len({loaded for _, loaded in times}) > 1 and expected[0] < expected[1])
+    assert evaluate(plain, beside).lanes[0].stages[0].compute_ns == (
+        times[0][0] if len(times) == 1 else expected[1]
+    )
+
+
 def test_load_makes_nothing_faster():
     with pytest.raises(ProblemError, match="layer 1 on slot 2 is 59, expected at least cost_ns"):
         diamond(loaded_cost_ns=np.array([[10, 6, 30], [20, 12, 59], [30, 18, 50], [40, 22, 90]]))

@@ -154,6 +154,25 @@ def test_measured_stages_win_over_the_sum_of_their_layers(corpus: Path) -> None:
     assert (time.layers, time.slot, time.compute_ns) == ({0, 1}, 0, 12_345)
 
 
+def test_a_stage_keeps_the_condition_in_which_it_was_measured(corpus: Path) -> None:
+    from dse.problems import build_problem
+
+    platform = detect_platform()
+    slot = platform.slots[0]
+    table = known_table(corpus, platform.slots, stages=(StageCost((0, 1), slot, 5),))
+    loop = (StageCost((0, 1), slot, 15_000, under_load=True), StageCost((0, 1), slot, 12_000))
+    data = json.loads(json.dumps(table.with_stages(loop).to_json()))
+    graph = build_graph(read_model(corpus / "models" / f"{WAKE}.tflite"))
+    problem = build_problem(graph, platform, CostTable.from_json(data, "again"))
+    key = frozenset({0, 1}), 0
+    assert (problem.measured_ns[key], problem.loaded_measured_ns[key]) == (12_000, 15_000)
+    # Files of earlier versions do not tell: those stages hold in both conditions.
+    del data["stages"][1:], data["stages"][0]["under_load"]
+    problem = build_problem(graph, platform, CostTable.from_json(data, "old"))
+    assert problem.measured_ns[key] == problem.loaded_measured_ns[key] == 12_000
+    assert not problem.load_matters
+
+
 def test_predicting_for_a_platform(dse: Callable[..., Any], corpus: Path, tmp_path: Path) -> None:
     board = tmp_path / "board.yaml"
     board.write_text(BOARD)

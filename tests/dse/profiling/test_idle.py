@@ -67,7 +67,9 @@ def test_a_cold_stage_is_not_mistaken_for_contention() -> None:
     mapping = PlacedMapping((PlacedLane(stages),))
     # Both stages wait most of the time and so take 3.8 times as long as in a tight loop.
     seen = SimpleNamespace(
-        plan="p", stages=[SimpleNamespace(compute_ns=380_000, receive_ns=0, utilisation=0.02)] * 2
+        plan="p",
+        stages=[SimpleNamespace(compute_ns=380_000, receive_ns=0, utilisation=0.02)] * 2,
+        rates=[SimpleNamespace(compute_ns=380_000, excess_ns=0)] * 2,
     )
     without = learn(Planner(problem, platform, platform.slots), [(mapping, seen)])  # type: ignore[list-item]
     corrected = learn(Planner(problem, platform, platform.slots, costs=table), [(mapping, seen)])  # type: ignore[list-item]
