@@ -97,35 +97,46 @@ def throughput_bound_hz(problem: Problem, blocks: Blocks | None = None) -> float
 def _rate_by_lanes(blocks: Blocks) -> float:
     """Bound the rate (frames per ns) by a knapsack over what lanes on given cores reach at best.
 
-    A lane on the cores u has a period of at least the relaxation on u, and of its largest block on
-    the slots that fit u.  Stronger than the relaxation when a few blocks are large or lanes are few.
+    Stronger than the relaxation when a few blocks are large or lanes are few.
+    """
+    sizes = blocks.problem.cluster_sizes
+    if np.prod([size + 1 for size in sizes]) > MOST_STATES:
+        return float("inf")
+    least = lane_bounds_ns(blocks)
+    if (least <= 0).any():
+        return float("inf")
+    lanes = [
+        LaneType(tuple(map(int, use)), 1 / float(least[tuple(use)]), 0)
+        for use in np.argwhere(np.isfinite(least))
+    ]
+    return Knapsack(sizes, lanes, blocks.problem.lane_limit).best_rate * (1 + SAFETY)
+
+
+def lane_bounds_ns(blocks: Blocks) -> FloatArray:
+    """Return float64 (cores + 1 per cluster): what the period of a lane on so many cores is at least.
+
+    That is the relaxation on these cores, and the largest block on the slots that fit; ``inf`` where
+    there is no lane.
     """
     problem = blocks.problem
-    sizes = problem.cluster_sizes
-    shape = tuple(size + 1 for size in sizes)
-    if np.prod(shape) > MOST_STATES:
-        return float("inf")
     cost = bound_costs(blocks)
-    _, prices = relaxation(cost, problem.cores, np.array(sizes))
-    lanes = []
-    for use in np.argwhere(np.ones(shape)):
+    _, prices = relaxation(cost, problem.cores, np.array(problem.cluster_sizes))
+    bounds = np.full([size + 1 for size in problem.cluster_sizes], np.inf)
+    for use in np.argwhere(np.isinf(bounds)):
         fits = (problem.cores <= use).all(axis=1)
         if not fits.any():
             continue
         here = cost[:, fits]
-        largest = float(here.min(axis=1).max())
-        if np.isinf(largest):
+        least = float(here.min(axis=1).max())
+        if np.isinf(least):
             continue
-        least = largest
         for beta in (prices, 1 / np.maximum(use, 1)):
             price = problem.cores[fits] @ beta
             paid = float(beta @ use)
             if paid > 0 and (price > 0).all():
                 least = max(least, float((here * price).min(axis=1).sum()) / paid)
-        if least <= 0:
-            return float("inf")
-        lanes.append(LaneType(tuple(map(int, use)), 1 / (least * (1 - SAFETY)), 0))
-    return Knapsack(sizes, lanes, problem.lane_limit).best_rate * (1 + SAFETY)
+        bounds[tuple(use)] = least * (1 - SAFETY)
+    return bounds
 
 
 def relaxation(cost: FloatArray, cores: np.ndarray, sizes: np.ndarray) -> tuple[float, FloatArray]:

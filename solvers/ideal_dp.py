@@ -17,7 +17,7 @@ import numpy as np
 
 from solvers.bounds import bound_costs, relaxation
 from solvers.errors import CapError, EvaluationMismatchError
-from solvers.ideals import Bits, as_bits, enumerate_ideals, sums_over
+from solvers.ideals import Bits, as_bits, enumerate_ideals, hand_overs, sums_over
 from solvers.interval_dp import Resources, resources, useful_slots
 from solvers.limits import Limits
 from solvers.order_costs import NEVER
@@ -128,26 +128,12 @@ class IdealTable:
         self._slot_price = slot_price
 
     def _make_flows(self, dearest: bool) -> list[_Flow]:
-        problem, blocks = self.problem, self.blocks
-        clusters = range(len(problem.cluster_sizes))
-        cluster_of_slot = np.array([slot.cluster for slot in problem.slots])
         found = []
-        for flow in problem.flows:
-            if flow.producer is None:
-                continue
-            source = blocks.of_layer[flow.producer]
-            users = sum(1 << block for block in {blocks.of_layer[user] for user in flow.consumers} - {source})
-            if not users:
-                continue
-            possible = sorted({int(c) for c in cluster_of_slot[blocks.allowed[source]]})
-            pick = max if dearest else min
-            receive = [pick(problem.transfer_ns(a, b, flow.n_bytes) for a in possible) for b in clusters]
-            send = [problem.send_ns(c, flow.n_bytes) for c in clusters]
-            if any(receive) or any(send):
-                bits = as_bits([users], blocks.n_blocks)[0]
-                made = (self._bits[:, source // 64] >> np.uint64(source % 64)) & np.uint64(1)
-                active = made.astype(np.bool_) & ((bits & ~self._bits) != 0).any(axis=1)
-                found.append(_Flow(bits, np.array(receive), np.array(send), active))
+        for flow in hand_overs(self.blocks, dearest=dearest):
+            bits = as_bits([flow.users], self.blocks.n_blocks)[0]
+            made = (self._bits[:, flow.source // 64] >> np.uint64(flow.source % 64)) & np.uint64(1)
+            active = made.astype(np.bool_) & ((bits & ~self._bits) != 0).any(axis=1)
+            found.append(_Flow(bits, flow.receive_ns, flow.send_ns, active))
         return found
 
     def _thresholds(self, known_ns: IntArray) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -70,4 +72,54 @@ def sums_over(bits: Bits, values: FloatArray | IntArray) -> FloatArray:
         octets = bits[first : first + 4096].astype("<u8").view(np.uint8)
         members = np.unpackbits(octets, axis=1, bitorder="little")[:, : len(values)]
         found[first : first + 4096] = members.astype(np.float64) @ values.astype(np.float64)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A flow between blocks that is not free.
+
+    Parameters
+    ----------
+    source
+        Block that makes the tensor.
+    users
+        Other blocks that use it, as a bit mask.
+    receive_ns, send_ns
+        int64 (clusters,): what a stage there pays to take it in, and to hand it out.
+    """
+
+    source: int
+    users: int
+    receive_ns: IntArray
+    send_ns: IntArray
+
+
+def hand_overs(blocks: Blocks, *, dearest: bool = False) -> list[HandOver]:
+    """Return the flows between blocks that are not free.
+
+    Parameters
+    ----------
+    blocks
+        The graph.
+    dearest
+        Take times that depend on the producer's cluster as the dearest instead of the cheapest one.
+    """
+    problem = blocks.problem
+    clusters = range(len(problem.cluster_sizes))
+    cluster_of_slot = np.array([slot.cluster for slot in problem.slots])
+    pick = max if dearest else min
+    found = []
+    for flow in problem.flows:
+        if flow.producer is None:
+            continue
+        source = blocks.of_layer[flow.producer]
+        users = sum(1 << block for block in {blocks.of_layer[user] for user in flow.consumers} - {source})
+        if not users:
+            continue
+        possible = sorted({int(c) for c in cluster_of_slot[blocks.allowed[source]]})
+        receive = [pick(problem.transfer_ns(a, b, flow.n_bytes) for a in possible) for b in clusters]
+        send = [problem.send_ns(c, flow.n_bytes) for c in clusters]
+        if any(receive) or any(send):
+            found.append(HandOver(source, users, np.array(receive, np.int64), np.array(send, np.int64)))
     return found

@@ -13,11 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.errors import CapError, UnsupportedProblemError
 from solvers.evaluate import evaluate, score_key
 from solvers.free_layers import follow_neighbours
+from solvers.growth import Growth
 from solvers.ideal_dp import IdealTable
+from solvers.ideals import enumerate_ideals
 from solvers.interval_dp import IntervalTable, Span, useful_slots
 from solvers.knapsack import Knapsack, LaneType
+from solvers.lane_proof import LaneProof
+from solvers.lane_proof import Stages as LaneStages
 from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.network_orders import network_orders, reordered
@@ -32,6 +37,8 @@ WORK_PER_UPDATE = 10_000
 MOST_ORDERS = 64
 FEW_ORDERS = 2
 """With so few orders wanted, no better ones are looked for."""
+FEW_IDEALS = 1000
+"""Up to so many ideals the best lanes on all core counts are found by pairs of ideals."""
 N_REFINED = 6
 """Orders around the best lane of a workload."""
 
@@ -129,7 +136,8 @@ class LanePool:
     def search_ideals(self, limits: Limits, most_ideals: int, max_lanes: int | None) -> int:
         """Look for better lanes among *all* chains of ideals, and prove the rest.
 
-        Afterwards ``lower_ns`` bounds every contiguous plan, not just the orders tried.
+        Afterwards ``lower_ns`` bounds every contiguous plan, not just the orders tried.  Where ideals are
+        many, only as far as the mix needs it (``solvers.lane_proof``).
 
         Returns
         -------
@@ -141,6 +149,7 @@ class LanePool:
         CapError
             More than ``most_ideals`` ideals, or more memory than the limit.
         """
+        fewer = contract(self.problem, follow_neighbours(self.blocks))
         own_order = tuple(range(self.blocks.n_blocks))
         if max_lanes == 1:
             known = self._single_lane_thresholds()
@@ -150,8 +159,16 @@ class LanePool:
             known = np.full(self._guess_ns.shape, NEVER, np.int64)
             for use in self.frontier():
                 known[use] = self.score(use).period_ns
-        fewer = contract(self.problem, follow_neighbours(self.blocks))
-        table = IdealTable(fewer, known, limits, most_ideals)
+        try:
+            table = IdealTable(fewer, known, limits, min(most_ideals, FEW_IDEALS))
+        except CapError:
+            if most_ideals <= FEW_IDEALS:
+                raise
+            enumerate_ideals(fewer, most_ideals)
+            try:
+                return self._prove(fewer, limits, max_lanes)
+            except (CapError, UnsupportedProblemError):
+                table = IdealTable(fewer, known, limits, most_ideals)
         better = table.periods()
         self.lower_ns = np.minimum(known, better)
         for use in frontier_of(self.lower_ns):
@@ -159,6 +176,23 @@ class LanePool:
                 stages = tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(table.lane(use)))
                 self._offer(use, stages)
         return table.n_ideals
+
+    def _prove(self, fewer: Blocks, limits: Limits, max_lanes: int | None) -> int:
+        growth = Growth(fewer, limits)
+        for use in self.frontier():
+            self.score(use)
+        known = np.full(self._guess_ns.shape, NEVER, np.int64)
+        for use, lane in self._scored.items():
+            known[use] = lane.period_ns
+        proof = LaneProof(growth, _running_minimum(known), max_lanes, limits)
+
+        def offer(use: tuple[int, ...], lane: LaneStages) -> int:
+            self._offer(use, tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(lane)))
+            return self.value_ns(use)
+
+        proof.run(offer)
+        self.lower_ns = proof.lower_ns
+        return growth.n_ideals
 
     def _single_lane_thresholds(self) -> IntArray:
         """Per core counts, what a single lane must beat: the best period, or equal it with fewer cores."""

@@ -8,10 +8,10 @@ from solvers.errors import CapError, InfeasibleError
 from solvers.evaluate import evaluate
 from solvers.ideal_dp import MOST_IDEALS
 from solvers.infeasible import why_no_lane
-from solvers.lanes import LanePool, best_mix, optimistic_rate
+from solvers.lanes import FEW_IDEALS, LanePool, best_mix, optimistic_rate
 from solvers.limits import Limits
 from solvers.mapping import Family, Mapping, Solution, Status
-from solvers.order_costs import exact_links
+from solvers.order_costs import Links, exact_links
 from solvers.problem import Goal, Problem
 from solvers.topology import Blocks, contract
 from solvers.whole_networks import or_whole_networks
@@ -20,9 +20,6 @@ MANY_BLOCKS, MUCH_WORK = 600, 150_000_000
 """With more blocks *and* more work, neighbours are joined first (``solvers.coarse``), without proof."""
 HUGE_WORK = 5_000_000_000
 """With more work than this (many cores of several clusters), they are joined however few there are."""
-
-FEW_IDEALS = 1000
-"""Up to so many ideals every solver of this module searches all of them."""
 
 
 def solve_interval_dp(problem: Problem, limits: Limits) -> Solution:
@@ -98,9 +95,10 @@ def _solve(
     limits.found(mapping, evaluation)
     if not evaluation.feasible:  # a limit on memory, latency, power or throughput binds
         return or_whole_networks(problem, solve_constrained(name, blocks, limits, max_lanes))
-    exact = exact_links(blocks, tuple(range(blocks.n_blocks))) is not None
+    links = exact_links(blocks, tuple(range(blocks.n_blocks)))
+    exact = links is Links.TARGET or (links is not None and blocks.has_one_order)
     rate = float(evaluation.frames_per_ns)
-    proved = exact or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)
+    proved = (exact and limits.gap == 0) or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)
     status = Status.OPTIMAL if proved else Status.FEASIBLE
     return or_whole_networks(problem, Solution(name, status, family, mapping, evaluation, None))
 
