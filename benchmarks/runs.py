@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.6)
     parser.add_argument("--title", default="", help="of the table: the machine, in words")
     parser.add_argument("--out", type=Path, help="write NAME.json and NAME.md")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the run folders there")
     options = parser.parse_args(argv)
     settings = [
         f"measure.rounds={options.rounds}",
@@ -57,10 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         *options.settings,
     ]
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="dse-benchmark-") as folder:
+    with tempfile.TemporaryDirectory(prefix="dse-benchmark-") as work:
+        folder = options.keep or Path(work)
         for model in options.models:
             try:
-                rows.append(one(model, settings, Path(folder)))
+                rows.append(one(model, settings, folder))
             except DseError as error:
                 rows.append({"model": name_of(model), "failed": str(error)})
             print(line(rows[-1]), flush=True)
