@@ -20,11 +20,19 @@ from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
 from dse.machine import this_machine
 from dse.measuring import Measurements, Trial
+from dse.pipeline.streamline import check_daemon
 from dse.planning import Planner, check_solver, find_plans, search_limits
 from dse.platforms import ASSUMED_BYTES_PER_S, ASSUMED_SETUP_NS, Platform, Slot, assumed_links
 from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins, wanted_slots
 from dse.progress import Progress, SilentProgress
-from dse.record import write_failure, write_inputs, write_measurements, write_plans, write_result, write_trace
+from dse.record import (
+    write_failure,
+    write_inputs,
+    write_measurements,
+    write_plans,
+    write_result,
+    write_traces,
+)
 from dse.reports.html import write_report
 from dse.results import PlanResult, Proof, RunResult
 from dse.rounds import Outcome, measure_in_rounds
@@ -94,7 +102,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         files = _keep_stages(folder, stager, result)
         write_result(folder.path, result, files)
         write_measurements(folder.path, measurements.all)
-        write_trace(folder.path, result, measurements.all)
+        write_traces(folder.path, result.best.name, measurements.all, experiment.measure.traces)
         write_report(folder.path / "report.html", result)
         return replace(result, run_dir=folder.finish())
     except InputError:
@@ -140,6 +148,8 @@ def join(experiment: Experiment, file: ModelFile, graph: LayerGraph) -> Subject:
     resolve_pins(graph, platform, experiment.pins)
     subject = Subject(experiment, file, graph, platform)
     refused_layers(subject)
+    if experiment.measure.annotate and subject.measures:
+        check_daemon()
     return subject
 
 

@@ -6,6 +6,7 @@ No bytes of a file are held here; ``layer.operators`` leads back to them.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -185,6 +186,11 @@ class LayerGraph:
             for user in users
         }
         return tuple(sorted(pairs))
+
+    def networks_of(self, layers: Collection[int]) -> tuple[str, ...]:
+        """Return the names of the networks that have some of these layers; none for a plain model."""
+        inside = set(layers)
+        return tuple(network.name for network in self.networks if not inside.isdisjoint(network.layers))
 
     @property
     def macs(self) -> int | None:

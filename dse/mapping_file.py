@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dse import yaml_io
 from dse.errors import ConfigError
 from dse.files import write_text
+from dse.graph import LayerGraph
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.platforms import DEVICES, KERNELS
 
@@ -30,6 +31,8 @@ class MappingFile:
         What runs where.
     files
         Stage file by stage name, relative to the mapping's folder; empty when nothing was cut.
+    networks
+        Of a workload: by stage name the networks that have layers in it.  For readers: layers decide.
     """
 
     model_name: str
@@ -37,6 +40,21 @@ class MappingFile:
     platform_name: str
     mapping: PlacedMapping
     files: dict[str, str]
+    networks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        graph: LayerGraph,
+        model_hash: str,
+        platform_name: str,
+        mapping: PlacedMapping,
+        files: dict[str, str],
+    ) -> MappingFile:
+        """Gather what is to be written of a mapping of a model."""
+        found = {stage.name: graph.networks_of(stage.layers) for stage in mapping.stages}
+        networks = {name: own for name, own in found.items() if own}
+        return cls(graph.name, model_hash, platform_name, mapping, files, networks)
 
 
 def write_mapping(path: Path, content: MappingFile) -> None:
@@ -47,6 +65,11 @@ def write_mapping(path: Path, content: MappingFile) -> None:
                 {
                     "name": stage.name,
                     "layers": stage.span,
+                    **(
+                        {"networks": list(content.networks[stage.name])}
+                        if stage.name in content.networks
+                        else {}
+                    ),
                     "cluster": stage.cluster,
                     "threads": stage.threads,
                     "cores": list(stage.cores),
@@ -94,24 +117,31 @@ def read_mapping(path: Path) -> MappingFile:
     model: dict[str, Any] = {}
     lanes: list[PlacedLane] = []
     files: dict[str, str] = {}
+    networks: dict[str, tuple[str, ...]] = {}
     if not reader.faults:
         model = reader.fields(("model",), {"name": str, "sha256": str})
         for number in range(len(top["lanes"])):
-            lanes.append(_lane(reader, ("lanes", number), files))
+            lanes.append(_lane(reader, ("lanes", number), files, networks))
         if not lanes:
             reader.fault(("lanes",), "expected at least one lane")
     if reader.faults:
         raise ConfigError(reader.faults)
-    return MappingFile(model["name"], model["sha256"], top["platform"], PlacedMapping(tuple(lanes)), files)
+    mapping = PlacedMapping(tuple(lanes))
+    return MappingFile(model["name"], model["sha256"], top["platform"], mapping, files, networks)
 
 
-def _lane(reader: _Reader, path: yaml_io.PathKey, files: dict[str, str]) -> PlacedLane:
+def _lane(
+    reader: _Reader,
+    path: yaml_io.PathKey,
+    files: dict[str, str],
+    networks: dict[str, tuple[str, ...]],
+) -> PlacedLane:
     stages: list[PlacedStage] = []
     n_stages = len(reader.fields(path, {"stages": list}).get("stages", ()))
     for number in range(n_stages):
         place = (*path, "stages", number)
         wanted = {"name": str, "layers": (str, int), "cluster": str, "threads": int, "cores": list}
-        optional = {"file": str, "kernels": str, "device": str, "host_cores": list}
+        optional = {"networks": list, "kernels": str, "device": str, "host_cores": list, "file": str}
         fields = reader.fields(place, wanted, optional=optional)
         if not wanted.keys() <= fields.keys():
             continue
@@ -137,6 +167,11 @@ def _lane(reader: _Reader, path: yaml_io.PathKey, files: dict[str, str]) -> Plac
             reader.fault((*place, "host_cores"), f"expected core numbers, at accelerators only, got {hosts}")
         if any(stage.name == fields["name"] for stage in stages) or fields["name"] in files:
             reader.fault((*place, "name"), f"stage name {fields['name']!r} appears twice")
+        names = fields.get("networks", [])
+        if not all(isinstance(name, str) for name in names):
+            reader.fault((*place, "networks"), f"expected names of networks, got {names}")
+        if names:
+            networks[fields["name"]] = tuple(names)
         if "file" in fields:
             files[fields["name"]] = fields["file"]
         slot = fields["cluster"], fields["threads"]

@@ -20,6 +20,11 @@ def mapping_schema() -> dict[str, Any]:
                     {"type": "integer", "minimum": 0},
                 ],
             },
+            "networks": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Of a workload: the networks that have layers in the stage; told, not asked.",
+            },
             "cluster": _text("Name of the cluster of the platform that the cores belong to."),
             "threads": {"type": "integer", "minimum": 1, "description": "Threads of the runtime."},
             "cores": {
@@ -38,7 +43,7 @@ def mapping_schema() -> dict[str, Any]:
             },
             "file": _text("The stage's .tflite file, relative to this file."),
         },
-        optional=("kernels", "device", "host_cores", "file"),
+        optional=("networks", "kernels", "device", "host_cores", "file"),
     )
     lane = _table(
         {

@@ -12,6 +12,7 @@ from dse.graph import LayerGraph
 from dse.inputs import Frame
 from dse.pipeline.measure import MeasureOptions, PlanMeasurement, measure_plans
 from dse.pipeline.plan import PipelinePlan
+from dse.pipeline.streamline import ADDRESS
 from dse.pipeline.timeline import idle_gaps
 from dse.planning import Planner
 from dse.progress import Progress
@@ -105,6 +106,7 @@ class Trial:
             seed=self.experiment.seed + number - 1,
             extra_repeats=1,
             queue_depth=self.experiment.search.queue_depth,
+            annotate=ADDRESS if settings.annotate else "",
         )
         sound = [pipeline for name, pipeline in pipelines.items() if name not in refused]
         found = measure_plans(sound, self._frames, options, self.progress, self.measurements.keep)

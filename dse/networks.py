@@ -84,12 +84,6 @@ class PlanNetworks:
         return sum(use.busy * len(use.cores) for use in self.cores) / max(1, n_cores)
 
 
-def stage_networks(graph: LayerGraph, layers: Sequence[int]) -> tuple[str, ...]:
-    """Return the names of the networks that have some of these layers."""
-    inside = set(layers)
-    return tuple(network.name for network in graph.networks if not inside.isdisjoint(network.layers))
-
-
 def span_of(graph: LayerGraph, layers: Sequence[int]) -> str:
     """Write layers for people: whole networks of a workload by name, parts with their layers' numbers.
 
@@ -103,16 +97,6 @@ def span_of(graph: LayerGraph, layers: Sequence[int]) -> str:
             whole = len(own) == len(network.layers)
             parts.append(network.name if whole else f"{network.name} {span_text(own)}")
     return " + ".join(parts) or span_text(layers)
-
-
-def stage_labels(graph: LayerGraph, mapping: PlacedMapping) -> dict[str, str]:
-    """Return names of stages that tell their networks, by the stages' own; empty for a plain model."""
-    if not graph.networks:
-        return {}
-    return {
-        stage.name: f"{'+'.join(stage_networks(graph, stage.layers))} ({stage.name})"
-        for stage in mapping.stages
-    }
 
 
 def plan_networks(graph: LayerGraph, costs: CostTable, plan: PlanResult) -> PlanNetworks | None:
@@ -192,7 +176,7 @@ def _shares(
     graph: LayerGraph, table: Sequence[Sequence[int | None]], slots: Sequence[Slot], stage: PlacedStage
 ) -> dict[str, float]:
     """Return the share of a stage's time that each of its networks takes, by the layers' costs."""
-    names = stage_networks(graph, stage.layers)
+    names = graph.networks_of(stage.layers)
     if len(names) == 1:
         return {names[0]: 1.0}
     column, inside = slots.index(Slot(stage.cluster, stage.threads, stage.kernels)), set(stage.layers)
@@ -220,7 +204,7 @@ def _uses(
         real = [numbers[stage.name].utilisation for stage in stages]
         if measured and None not in real and len(stages) == 1:
             busy = real[0] or 0.0
-        networks = dict.fromkeys(name for stage in stages for name in stage_networks(graph, stage.layers))
+        networks = dict.fromkeys(name for stage in stages for name in graph.networks_of(stage.layers))
         idle_ns = round(busy_ns * (1 / busy - 1)) if busy else 0
         found.append(
             CoreUse(number, stages[0].cluster, cores, tuple(networks), round(busy, 4), idle_ns, measured)
@@ -253,7 +237,7 @@ def _gaps(graph: LayerGraph, mapping: PlacedMapping, gaps: Sequence[Gap]) -> tup
     found = []
     for gap in gaps:
         after, before = stages[gap.after], stages[gap.before]
-        labels = ["+".join(stage_networks(graph, stage.layers)) for stage in (after, before)]
+        labels = ["+".join(graph.networks_of(stage.layers)) for stage in (after, before)]
         found.append(
             NetworkGap(before.cores, labels[0], labels[1], gap.n_per_frame, gap.median_ns, gap.share)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ from dse.elsewhere import elsewhere
 from dse.files import write_json, write_text
 from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, stage_options, write_mapping
-from dse.networks import plan_networks, stage_labels
+from dse.networks import plan_networks
 from dse.past_run import LAYERS_NAME, layers_json
 from dse.pipeline.measure import PlanMeasurement
 from dse.pipeline.trace import trace_measurement
-from dse.pipeline.trace_files import write_perfetto_trace
+from dse.pipeline.trace_files import write_chrome_trace, write_perfetto_trace
 from dse.placement import PlacedMapping
 from dse.platforms import Platform
 from dse.results import RESULTS_FORMAT, RESULTS_VERSION, PlanResult, RunResult
+
+_TRACES = {"perfetto": (write_perfetto_trace, ".pftrace"), "chrome": (write_chrome_trace, ".json")}
 
 
 def write_inputs(folder: Path, experiment: Experiment, platform: Platform) -> None:
@@ -46,13 +49,30 @@ def write_measurements(folder: Path, measurements: tuple[PlanMeasurement, ...]) 
     )
 
 
-def write_trace(folder: Path, result: RunResult, measurements: tuple[PlanMeasurement, ...]) -> None:
-    """Write ``trace.pftrace``: the answer while it was measured, for https://ui.perfetto.dev."""
+def write_traces(
+    folder: Path,
+    plan: str,
+    measurements: tuple[PlanMeasurement, ...],
+    forms: Sequence[str],
+    stem: str = "trace",
+) -> None:
+    """Draw a plan while it was measured, for https://ui.perfetto.dev or Chrome's tracing.
+
+    Parameters
+    ----------
+    folder, stem
+        Written are ``stem.pftrace`` and ``stem.json`` in the folder.
+    plan
+        Name of the plan.
+    forms
+        ``perfetto``, ``chrome`` or both.
+    """
     for measurement in measurements:
-        if measurement.plan == result.best.name:
-            labels = stage_labels(result.graph, result.best.mapping)
-            trace = trace_measurement(measurement, labels=labels)
-            write_perfetto_trace(folder / "trace.pftrace", trace)
+        if measurement.plan == plan and forms:
+            trace = trace_measurement(measurement)
+            for form in forms:
+                write, suffix = _TRACES[form]
+                write(folder / f"{stem}{suffix}", trace)
 
 
 def measurement_json(measurement: PlanMeasurement) -> dict[str, Any]:
@@ -183,12 +203,10 @@ def write_plans(folder: Path, result: RunResult, files: dict[str, str]) -> None:
             "plans": [plan_json(plan) for plan in result.plans],
         },
     )
-    write_mapping(
-        folder / "mapping.yaml",
-        MappingFile(
-            result.graph.name, result.costs.model_hash, result.platform.name, result.best.mapping, files
-        ),
+    content = MappingFile.of(
+        result.graph, result.costs.model_hash, result.platform.name, result.best.mapping, files
     )
+    write_mapping(folder / "mapping.yaml", content)
 
 
 def write_failure(folder: Path, graph: LayerGraph | None, status: str, message: str) -> None:

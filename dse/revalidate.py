@@ -19,7 +19,7 @@ from dse.measuring import Measurements, Trial
 from dse.planning import Planner, merge, predict, role_of
 from dse.problems import unplace
 from dse.progress import Progress, SilentProgress
-from dse.record import results_json
+from dse.record import results_json, write_traces
 from dse.results import PlanResult, Proof, RunResult
 from dse.rounds import Outcome
 from dse.staging import Stager
@@ -39,18 +39,22 @@ class Request:
         Folder of an earlier run.
     mapping
         A ``mapping.yaml`` to validate instead of the run's own (for example an edited one).
-    repeats, seconds
-        Instead of the run's own settings, when given.
+    repeats, seconds, traces, annotate
+        Instead of the run's own settings ``measure``, when given; no traces unless given.
     """
 
     run_dir: Path
     mapping: Path | None = None
     repeats: int | None = None
     seconds: float | None = None
+    traces: tuple[str, ...] = ()
+    annotate: bool | None = None
 
 
 def validate(request: Request, progress: Progress | None = None) -> RunResult:
     """Check outputs and measure a mapping again; writes ``validation.json`` into the run folder.
+
+    Traces are of the mapping, ``validation_trace.pftrace`` and ``validation_trace.json``.
 
     Raises
     ------
@@ -77,7 +81,12 @@ def validate(request: Request, progress: Progress | None = None) -> RunResult:
 def _experiment(request: Request) -> Experiment:
     experiment = load_experiment(request.run_dir / "config.yaml")
     measure = experiment.measure
-    changes = {"repeats": request.repeats, "seconds": request.seconds}
+    changes = {
+        "repeats": request.repeats,
+        "seconds": request.seconds,
+        "traces": request.traces,
+        "annotate": request.annotate,
+    }
     measure = measure.model_copy(update={key: value for key, value in changes.items() if value is not None})
     return replace(experiment, measure=measure)
 
@@ -100,6 +109,8 @@ def _measure(
     stager = Stager(subject.file, subject.graph, work / "stages")
     trial = Trial(subject.experiment, subject.file, subject.graph, stager, Measurements(), progress)
     measured = trial.measure(merged)
+    name = next(plan.name for plan in measured if plan.mapping.signature == chosen.mapping.signature)
+    write_traces(folder, name, trial.measurements.all, subject.experiment.measure.traces, "validation_trace")
     bound = rate_bound_hz(problem)
     found = chosen.predicted.throughput_hz
     proof = Proof(

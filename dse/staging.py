@@ -82,7 +82,8 @@ class Stager:
         return LanePlan(tuple(stages))
 
     def _stage(self, stage: PlacedStage, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> StagePlan:
-        return planned_stage(stage, self.stage_path(stage), inputs, outputs)
+        networks = self._graph.networks_of(stage.layers)
+        return planned_stage(stage, self.stage_path(stage), inputs, outputs, networks)
 
     def write(self, lane: PlacedLane) -> None:
         """Write the stage files of a lane that are not there yet."""

@@ -142,6 +142,26 @@ def experiment_options(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+def trace_options(command: F) -> F:
+    """Add ``--trace --annotate``: what draws or profiles plans while they are measured."""
+
+    @click.option(
+        "--trace",
+        "traces",
+        multiple=True,
+        type=click.Choice(["perfetto", "chrome"]),
+        help="Draw the measured plan over time, in this form; may be given twice.",
+    )
+    @click.option(
+        "--annotate", is_flag=True, help="Tell Arm Streamline's daemon on this machine what every stage does."
+    )
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return command(*args, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
 def quote(text: str) -> str:
     """Write a text as a YAML value that is read as this text."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dse.commands.options import experiment_options, output_options, quote
+from dse.commands.options import experiment_options, output_options, quote, trace_options
 from dse.commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ Examples:
   dse run configs/quickstart.yaml
   dse run --model face.tflite
   dse run --model seg=segmentation.tflite --model face=detection.tflite
+  dse run --model face.tflite --trace perfetto --trace chrome
   dse run --model face.tflite --set search.goal=latency --output /tmp/runs
 """
 
@@ -28,6 +29,7 @@ Examples:
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder of the run folders [runs].")
 @click.option("--name", "-n", help="Name of the run folder [name of CONFIG or of the model].")
 @click.option("--no-measure", is_flag=True, help="Search only: run no plan.")
+@trace_options
 @output_options
 def run(
     terminal: Terminal,
@@ -35,6 +37,8 @@ def run(
     output: Path | None,
     name: str | None,
     no_measure: bool,
+    traces: tuple[str, ...],
+    annotate: bool,
 ) -> None:
     """Find, prove and measure the best mapping of a model.
 
@@ -48,6 +52,10 @@ def run(
         settings.append(f"name={quote(name)}")
     if no_measure:
         settings.append("measure.enabled=false")
+    if traces:
+        settings.append(f"measure.traces=[{', '.join(traces)}]")
+    if annotate:
+        settings.append("measure.annotate=true")
     experiment = load(*settings)
 
     from dse import explore

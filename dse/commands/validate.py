@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from dse.commands.options import output_options
+from dse.commands.options import output_options, trace_options
 from dse.commands.terminal import Terminal
 
 EPILOG = """\b
 Examples:
   dse validate runs/face
   dse validate runs/face --repeats 20 --seconds 2
-  dse validate runs/face --mapping edited.yaml
+  dse validate runs/face --mapping edited.yaml --trace chrome
 """
 
 
@@ -22,19 +22,26 @@ Examples:
 @click.option("--mapping", type=click.Path(path_type=Path), help="A mapping.yaml, instead of the run's own.")
 @click.option("--repeats", type=click.IntRange(min=1), help="Rounds [as in the run].")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Of one plan in one round.")
+@trace_options
 @output_options
 def validate(
-    terminal: Terminal, run_dir: Path, mapping: Path | None, repeats: int | None, seconds: float | None
+    terminal: Terminal,
+    run_dir: Path,
+    mapping: Path | None,
+    repeats: int | None,
+    seconds: float | None,
+    traces: tuple[str, ...],
+    annotate: bool,
 ) -> None:
     """Check outputs and measure the mapping in folder RUN_DIR again, beside the baselines.
 
-    Writes validation.json into the folder.
+    Writes validation.json into the folder, and with --trace validation_trace.pftrace or .json.
     """
     from dse.record import results_json
     from dse.reports.console import bold, plain, result_text
     from dse.revalidate import Request, validate
 
     with terminal.progress() as progress:
-        result = validate(Request(run_dir, mapping, repeats, seconds), progress)
+        result = validate(Request(run_dir, mapping, repeats, seconds, traces, annotate or None), progress)
     data = {**results_json(result), "run_dir": str(result.run_dir)}
     terminal.result(result_text(result, bold if terminal.colour else plain), data)

@@ -527,6 +527,12 @@ class MeasureSection(Section):
         0.05, description="Stop when the new plans of a round were predicted this well and none is better."
     )
     baselines: bool = Field(True, description="Measure the plans that need no search as well.")
+    traces: tuple[Literal["perfetto", "chrome"], ...] = Field(
+        ("perfetto",), description="Draw the answer while it was measured: trace.pftrace, trace.json."
+    )
+    annotate: bool = Field(
+        False, description="Tell Arm Streamline's daemon on this machine what every stage does meanwhile."
+    )
 
     @model_validator(mode="before")
     @classmethod

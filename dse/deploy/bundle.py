@@ -76,7 +76,7 @@ def _fill(target: Target, order: Order, folder: Path) -> Deployment:
         for lane in plan.lanes
         for stage in lane.stages
     }
-    content = MappingFile(order.graph.name, order.file.sha256, order.platform.name, order.mapping, files)
+    content = MappingFile.of(order.graph, order.file.sha256, order.platform.name, order.mapping, files)
     write_mapping(folder / "mapping.yaml", content)
     write_json(folder / "mapping.schema.json", mapping_schema())
     write_json(folder / "signatures.json", _signatures(order))

@@ -34,7 +34,7 @@ from dse.pipeline.counters import Counting
 from dse.pipeline.engine import ENGINES, Array
 from dse.pipeline.nodes import N_TIMES
 from dse.pipeline.plan import PipelinePlan
-from dse.pipeline.runner import LaneRunner, Watch
+from dse.pipeline.runner import WATCHED_FRAMES, LaneRunner, Watch
 from dse.pipeline.shared import map_slots
 from dse.pipeline.stream import END, FRAME
 from dse.pipeline.streamline import Emitter, LaneShape
@@ -89,11 +89,14 @@ class _Lane:
             **memory_now(),
         }
 
-    def _annotations(self) -> Watch:
+    def _annotations(self) -> Watch | None:
+        if not self._annotate:
+            return None
         plan, number = self._plan.lanes[self._number], self._number
         shape = LaneShape(
             number,
-            tuple(stage.name for stage in plan.stages),
+            self._plan.name,
+            tuple(stage.label for stage in plan.stages),
             tuple(
                 tuple(dict.fromkeys(s for s in plan.sources(n) if s is not None))
                 for n in range(len(plan.stages))
@@ -105,7 +108,7 @@ class _Lane:
                 for members in plan.units
             ),
         )
-        return lambda done, times: Emitter(shape, done, times, self._annotate)
+        return lambda done, times: Emitter(shape, done, times, self._annotate, WATCHED_FRAMES)
 
     def collect(self, request: dict[str, Any]) -> dict[str, Any]:
         frames = self.runner.collect(int(request["n_frames"]))
@@ -119,7 +122,7 @@ class _Lane:
                 seconds=request.get("seconds"),
                 in_flight=request.get("in_flight"),
                 start_ns=request.get("start_ns"),
-                watch=self._annotations() if self._annotate else None,
+                watch=self._annotations(),
             )
         self._save_stamps(request["path"], times, n_frames)
         return self._ran(counting, n_frames)
@@ -158,7 +161,7 @@ class _Lane:
         record = int(request["record"])
         try:
             with Counting(thread_ids()) as counting:
-                times, n_frames = self.runner.stream(inputs, outputs, more, tell, record)
+                times, n_frames = self.runner.stream(inputs, outputs, more, tell, record, self._annotations())
         finally:
             for descriptor in (feed, done):
                 os.close(descriptor)

@@ -52,6 +52,8 @@ class MeasureOptions:
         Frames that may wait in front of a stage.
     engine
         How stages run, see ``Pipeline``.
+    annotate
+        Socket of a Streamline daemon, see ``Pipeline``.
     """
 
     repeats: int = 3
@@ -62,6 +64,7 @@ class MeasureOptions:
     seed: int = 0
     queue_depth: int = 2
     engine: str = "auto"
+    annotate: str = ""
 
 
 @dataclass(frozen=True)
@@ -335,7 +338,11 @@ class _Residents:
         if plan.name in self._resident:
             return self._resident[plan.name]
         pipeline = Pipeline(
-            plan, self._frames, queue_depth=self._options.queue_depth, engine=self._options.engine
+            plan,
+            self._frames,
+            queue_depth=self._options.queue_depth,
+            engine=self._options.engine,
+            annotate=self._options.annotate,
         )
         pipeline.__enter__()
         stack.callback(pipeline.close)

@@ -53,14 +53,21 @@ class Order:
     """What the threads do until further notice.
 
     ``limit`` is the number of frames to make, ``in_flight`` the most frames inside the lane,
-    ``n_recorded`` how many frames ``times`` has room for.
+    ``n_recorded`` how many frames ``times`` has room for, the first ones or (``keeps_last``) the last.
     """
 
     limit: int
     in_flight: int | None = None
     times: memoryview | None = None
     n_recorded: int = 0
+    keeps_last: bool = False
     stopped: bool = False
+
+    def row(self, frame: int) -> int | None:
+        """Return where the times of a frame belong, in frames; None when they are not kept."""
+        if self.times is None or not (self.keeps_last or frame < self.n_recorded):
+            return None
+        return frame % self.n_recorded
 
 
 class StageNode:

@@ -95,6 +95,8 @@ def _beside(path: Path, content: MappingFile) -> _Whole | None:
 def _stage(
     path: Path, content: MappingFile, stage: PlacedStage, whole: _Whole | None, keys: dict[str, int]
 ) -> StagePlan:
+    known = whole.graph.networks_of(stage.layers) if whole is not None else None
+    networks = content.networks.get(stage.name, ()) if known is None else known
     named = content.files.get(stage.name)
     if named is None:
         if whole is None:
@@ -107,7 +109,7 @@ def _stage(
                 f"{path}: {stage.name} has no file, but only layers {stage.span} of "
                 f"{len(whole.graph.layers)}: cut the model first (dse split --mapping)"
             )
-        return planned_stage(stage, whole.path, *whole.ports)
+        return planned_stage(stage, whole.path, *whole.ports, networks)
     file = path.parent / named
     if not file.is_file():
         raise InputError(f"{path}: the file of {stage.name} is missing: {file}")
@@ -121,7 +123,7 @@ def _stage(
             key = keys.setdefault(names[index], max(keys.values(), default=-1) + 1)
             ports.append(Port(key, tensor.name, tensor.dtype, tensor.shape, tensor.n_bytes))
         sides.append(tuple(ports))
-    return planned_stage(stage, file, sides[0], sides[1])
+    return planned_stage(stage, file, sides[0], sides[1], networks)
 
 
 def _ends(lane: LanePlan) -> tuple[tuple[Port, ...], tuple[Port, ...]]:

@@ -67,6 +67,8 @@ class StagePlan:
         Kernel library (``dse.platforms.Kernels``).
     device
         What kind of thing the cluster is.  A stage on an accelerator runs in a process of its own.
+    networks
+        Of a workload: the networks that have layers in it, for whoever draws or profiles it.
     """
 
     name: str
@@ -78,6 +80,7 @@ class StagePlan:
     outputs: tuple[Port, ...]
     kernels: Kernels = "default"
     device: ClusterKind = "cpu"
+    networks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.cores and not self.is_apart:
@@ -86,6 +89,11 @@ class StagePlan:
             raise InputError(f"{self.name}: expected a set of different cores, got {self.cores}")
         if self.threads < 1:
             raise InputError(f"{self.name}: expected at least 1 thread, got {self.threads}")
+
+    @property
+    def label(self) -> str:
+        """Its name with the networks that it works for, as in ``hand+face (lane0.stage1)``."""
+        return f"{'+'.join(self.networks)} ({self.name})" if self.networks else self.name
 
     @property
     def is_apart(self) -> bool:
@@ -298,11 +306,15 @@ def stage_ports(model: StageModel) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
 
 
 def planned_stage(
-    stage: PlacedStage, path: Path, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
+    stage: PlacedStage,
+    path: Path,
+    inputs: tuple[Port, ...],
+    outputs: tuple[Port, ...],
+    networks: tuple[str, ...] = (),
 ) -> StagePlan:
     """Plan a stage of a mapping, whose file is ``path``."""
     slot = stage.cluster, stage.cpu_cores, stage.threads
-    return StagePlan(stage.name, path, *slot, inputs, outputs, stage.kernels, stage.device)
+    return StagePlan(stage.name, path, *slot, inputs, outputs, stage.kernels, stage.device, networks)
 
 
 def whole_model_plan(
@@ -352,6 +364,7 @@ def stage_to_json(stage: StagePlan) -> dict[str, Any]:
         "outputs": [_port_json(port) for port in stage.outputs],
         "kernels": stage.kernels,
         "device": stage.device,
+        "networks": list(stage.networks),
     }
 
 
@@ -383,4 +396,5 @@ def stage_from_json(data: dict[str, Any]) -> StagePlan:
         tuple(_port(port) for port in data["outputs"]),
         _one_of(data["kernels"], KERNELS),
         _one_of(data["device"], DEVICES),
+        tuple(str(name) for name in data["networks"]),
     )

@@ -32,6 +32,8 @@ from dse.pipeline.plan import LanePlan, Port
 from dse.pipeline.work import first_invocation
 
 _ENDLESS = 1 << 62
+WATCHED_FRAMES = 1 << 14
+"""Frames of a stream whose times are kept for who looks on."""
 _SINK_POLL_S = 0.1
 
 
@@ -159,6 +161,7 @@ class LaneRunner:
         more: Callable[[], int | None],
         tell: Callable[[], None],
         record: int = 0,
+        watch: Watch | None = None,
     ) -> tuple[memoryview, int]:
         """Run frames that somebody else puts into slots, until there are no more.
 
@@ -172,13 +175,16 @@ class LaneRunner:
             Called when the outputs of the next frame are in their slot.
         record
             Keep the time stamps of so many frames, the first ones.
+        watch
+            See ``run``; only without ``record``.
 
         Returns
         -------
         times, n_frames
             As ``run``, of the frames that were recorded; the number of all frames.
         """
-        order = Order(_ENDLESS, None, self._room_for(record), record)
+        kept = record if watch is None else WATCHED_FRAMES
+        order = Order(_ENDLESS, None, self._room_for(kept), kept, keeps_last=watch is not None)
         loop, prepared = self._loop, self._network.source.slots
         offered = 0
 
@@ -197,13 +203,16 @@ class LaneRunner:
         loop.use_inputs(inputs)
         try:
             loop.start(order, 0, 0)
-            futures = self._launch()
-            feeder = threading.Thread(target=feed, name="feeder", daemon=True)
-            feeder.start()
-            # It is ours, not the runtime's, and may run where it likes.
-            self._strangers_known |= {feeder.native_id or 0}
-            self._drain(order, futures, deliver)
-            feeder.join()
+            before = thread_ids()
+            with self._watching(watch, order):
+                # These threads are ours, not the runtime's, and may run where they like.
+                self._strangers_known |= thread_ids() - before
+                futures = self._launch()
+                feeder = threading.Thread(target=feed, name="feeder", daemon=True)
+                feeder.start()
+                self._strangers_known |= {feeder.native_id or 0}
+                self._drain(order, futures, deliver)
+                feeder.join()
         finally:
             loop.use_inputs(prepared)
         return order.times or memoryview(b"").cast("q"), order.limit
@@ -239,7 +248,8 @@ class LaneRunner:
             Monotonic time to start at, so that lanes start together.
         watch
             Makes something that looks on while frames pass (annotations), given functions that
-            tell how many frames are done and when a frame was where.
+            tell how many frames are done and when a frame was where (of a stream, one of the last
+            ``WATCHED_FRAMES``).
 
         Returns
         -------
@@ -282,10 +292,10 @@ class LaneRunner:
             return min(map(self._loop.done, stages))
 
         def times(frame: int) -> list[list[int]]:
-            assert order.times is not None  # noqa: S101 - a run records
-            n = self.n_stages
+            assert order.times is not None  # noqa: S101 - what is watched is recorded
+            first = (frame % order.n_recorded) * self.n_stages
             return [
-                order.times[(frame * n + stage) * N_TIMES : (frame * n + stage + 1) * N_TIMES].tolist()
+                order.times[(first + stage) * N_TIMES : (first + stage + 1) * N_TIMES].tolist()
                 for stage in stages
             ]
 

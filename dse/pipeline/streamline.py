@@ -30,6 +30,8 @@ _COLOURED, _CHANNEL, _GROUP, _COUNTER, _VALUE = 0x02, 0x03, 0x04, 0x08, 0x09
 _TRACK, _JOB, _VIEW = 0x0B, 0x0C, 0x0D
 _NO_PARENT = -1
 _POLL_S = 0.05
+_PATIENCE_S = 2.0
+"""A daemon that takes nothing for so long is given up."""
 _ABSOLUTE, _AVERAGE_DISPLAY = 1, 3  # counter class, and how the timeline sums it up
 PALETTE = (0x4477AA, 0xEE6677, 0x228833, 0xCCBB44, 0x66CCEE, 0xAA3377, 0x997700)
 
@@ -67,6 +69,11 @@ def counter(number: int, title: str, name: str, units: str, rgb: int) -> bytes:
     return message(_COUNTER, number, *flags, colour(rgb), texts, f"{title}: {name}")
 
 
+def check_daemon(address: str = ADDRESS) -> None:
+    """Raise ``DeviceError`` when nobody listens."""
+    Annotations(address).close()
+
+
 class Annotations:
     """A connection to the profiler's daemon.
 
@@ -78,6 +85,7 @@ class Annotations:
 
     def __init__(self, address: str = ADDRESS) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_PATIENCE_S)
         try:
             self._socket.connect(f"\0{address}")
         except OSError as error:
@@ -91,7 +99,7 @@ class Annotations:
         self.send(f"ANNOTATE {_VERSION}\n".encode() + ids)
 
     def send(self, data: bytes) -> None:
-        """Send messages."""
+        """Send messages; raises ``OSError`` when the daemon does not take them."""
         self._socket.sendall(data)
 
     def close(self) -> None:
@@ -101,18 +109,24 @@ class Annotations:
 
 @dataclass(frozen=True, slots=True)
 class LaneShape:
-    """What annotations need to know of a lane: stages, their sources and their sets of cores."""
+    """What annotations need to know of a lane: its number in which plan, stages, their sources, cores."""
 
     number: int
+    plan: str
     stages: tuple[str, ...]
     sources: tuple[tuple[int, ...], ...]
     units: tuple[tuple[int, ...], ...]
     unit_names: tuple[str, ...]
 
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"lane {self.number} of {self.plan}"
+
 
 def opening_messages(shape: LaneShape) -> bytes:
     """Name groups, channels, tracks and the counter of a lane; sent once."""
-    title = f"lane {shape.number}"
+    title = shape.title
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
     out = message(_GROUP, now, shape.number, title) + message(_VIEW, shape.number, f"pipeline, {title}")
     for stage, name in enumerate(shape.stages):
@@ -167,6 +181,8 @@ class Emitter:
         Returns the time stamps of a finished frame, per stage.
     address
         See ``Annotations``.
+    n_kept
+        How many of the last finished frames ``times`` knows; those that it missed are left out.
     """
 
     def __init__(
@@ -174,12 +190,14 @@ class Emitter:
         shape: LaneShape,
         done: Callable[[], int],
         times: Callable[[int], Sequence[Sequence[int]]],
-        address: str = ADDRESS,
+        address: str,
+        n_kept: int,
     ) -> None:
         self._shape = shape
         self._done = done
         self._times = times
         self._address = address
+        self._n_kept = n_kept
         self._stop = threading.Event()
         self._annotations: Annotations
         self._thread = threading.Thread(target=self._run, name="annotations", daemon=True)
@@ -209,14 +227,15 @@ class Emitter:
             done, now = self._done(), time.monotonic_ns()
             offset = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) - time.monotonic_ns()
             out = bytearray()
-            for frame in range(sent, done):
+            # Those being made overwrite the oldest: half of what is kept is surely whole.
+            for frame in range(max(sent, done - self._n_kept // 2), done):
                 out += frame_messages(self._shape, frame, self._times(frame), offset)
             rate = round((done - sent) * 1e9 / max(1, now - then))
             out += message(_VALUE, now + offset, 0, self._shape.number, rate)
             sent, then = done, now
             try:
                 self._annotations.send(bytes(out))
-            except OSError:  # the daemon has gone; the run goes on without it
+            except OSError:  # the daemon has gone or stands still; the run goes on without it
                 return
             if last:
                 return

@@ -84,7 +84,8 @@ class Pipeline:
     record
         Frames of each lane whose time stamps are kept while frames of your own run, for ``recorded``.
     annotate
-        Abstract socket of a Streamline daemon (``streamline.ADDRESS``) that is told what ``run`` does.
+        Abstract socket of a Streamline daemon (``streamline.ADDRESS``) that is told what every stage
+        does with which frame, while it happens; not together with ``record``.
 
     Raises
     ------
@@ -108,6 +109,8 @@ class Pipeline:
         annotate: str = "",
     ) -> None:
         self.plan = plan
+        if annotate and record:
+            raise InputError(f"plan {plan.name!r}: expected record or annotate, got both")
         if frames is None:
             frames = [tuple(make_slot(port) for port in plan.inputs)]
         self._frames = [tuple(frame) for frame in frames]
@@ -135,6 +138,7 @@ class Pipeline:
         queue_depth: int = 2,
         engine: str = "auto",
         record: int = 0,
+        annotate: str = "",
     ) -> Pipeline:
         """Prepare the pipeline of a ``mapping.yaml``, for example of a run folder.
 
@@ -144,7 +148,7 @@ class Pipeline:
             The file; its stage files lie where it says.
         model
             The whole model, where it can not be found through the run's configuration.
-        queue_depth, engine, record
+        queue_depth, engine, record, annotate
             See the class.
 
         Examples
@@ -161,7 +165,7 @@ class Pipeline:
         from dse.pipeline.opening import open_mapping
 
         plan = open_mapping(Path(mapping), None if model is None else Path(model))
-        return cls(plan, queue_depth=queue_depth, engine=engine, record=record)
+        return cls(plan, queue_depth=queue_depth, engine=engine, record=record, annotate=annotate)
 
     def __enter__(self) -> Pipeline:
         available = os.sched_getaffinity(0)

@@ -7,7 +7,7 @@ its throughput.  ``trace_files`` writes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,7 +69,6 @@ def build_trace(
     plan: PipelinePlan,
     runs: Sequence[LaneRun],
     max_frames: int = MAX_FRAMES,
-    labels: Mapping[str, str] | None = None,
 ) -> Trace:
     """Turn the time stamps of a run into events; pure.
 
@@ -81,10 +80,7 @@ def build_trace(
         One per lane.
     max_frames
         Only the first frames of each lane are drawn.
-    labels
-        Other names for stages, by their own.
     """
-    labels = labels or {}
     start = min(int(run.stamps[:, :, 0].min()) for run in runs)
     tracks: list[Track] = []
     counters: list[Counter] = []
@@ -92,7 +88,7 @@ def build_trace(
         stamps = run.stamps[:max_frames] - start
         for members in lane.units:
             cores = ",".join(str(core) for core in lane.stages[members[0]].cores)
-            names = [labels.get(stage.name, stage.name) for stage in lane.stages]
+            names = [stage.label for stage in lane.stages]
             slices = _slices(stamps, members, names, number)
             cluster = lane.stages[members[0]].cluster
             tracks.append(Track(number, f"{cluster} cores {cores}", slices))
@@ -104,11 +100,9 @@ def build_trace(
     return Trace(plan.name, lanes, tuple(tracks), tuple(counters))
 
 
-def trace_measurement(
-    measurement: PlanMeasurement, max_frames: int = MAX_FRAMES, labels: Mapping[str, str] | None = None
-) -> Trace:
+def trace_measurement(measurement: PlanMeasurement, max_frames: int = MAX_FRAMES) -> Trace:
     """Draw the last repeat of a measurement that counts."""
-    return build_trace(measurement.layout, measurement.counted[-1].runs, max_frames, labels)
+    return build_trace(measurement.layout, measurement.counted[-1].runs, max_frames)
 
 
 def _slices(stamps: Stamps, members: Sequence[int], names: Sequence[str], lane: int) -> tuple[Slice, ...]:

@@ -88,8 +88,8 @@ def _finish(
     done = time.monotonic_ns()
     begin = max(begin, node.last_sent_ns) if frame else begin
     node.last_sent_ns = done
-    if order.times is not None and frame < order.n_recorded:
-        at = (frame * len(network.nodes) + node.index) * N_TIMES
+    if order.times is not None and (row := order.row(frame)) is not None:
+        at = (row * len(network.nodes) + node.index) * N_TIMES
         order.times[at] = begin
         order.times[at + 1] = min(begin + taking_ns, done)
         order.times[at + 2] = order.times[at + 3] = done
@@ -156,8 +156,8 @@ def _step(network: Network, node: StageNode, order: Order, status: memoryview | 
     engine.send(outputs)
     sent = clock()
     # Stamps first: whoever sees the frame done may read them.
-    if order.times is not None and frame < order.n_recorded:
-        at = (frame * len(network.nodes) + node.index) * N_TIMES
+    if order.times is not None and (row := order.row(frame)) is not None:
+        at = (row * len(network.nodes) + node.index) * N_TIMES
         order.times[at] = received
         order.times[at + 1] = computing
         order.times[at + 2] = computed

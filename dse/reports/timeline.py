@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dse.networks import stage_networks
 from dse.placement import PlacedLane, PlacedStage
 from dse.reports.console import stage_cores
 from dse.reports.drawing import N_COLOURS, Tick, busy_ns, nice_ticks, stage_letter, stage_numbers
@@ -71,7 +70,7 @@ def timeline(result: RunResult) -> Timeline:
             drawn = _frames(
                 stage, own, place, start_ns, period_ns, window_ns, measured, colours[stage.name], marked
             )
-            networks = stage_networks(result.graph, stage.layers)
+            networks = result.graph.networks_of(stage.layers)
             if networks:
                 text = ", ".join(networks)
                 drawn = [

@@ -171,7 +171,7 @@ class Executor:
         result = explore.search_subject(subject, self._costs(subject, log), log)
         try:
             write_json(folder / "results.json", results_json(result))
-            content = MappingFile(graph.name, file.sha256, result.platform.name, result.best.mapping, {})
+            content = MappingFile.of(graph, file.sha256, result.platform.name, result.best.mapping, {})
             write_mapping(folder / "mapping.yaml", content)
         except OSError as error:  # the job is done all the same: its figures go into the store
             log.log(f"results.json or mapping.yaml could not be written: {error.strerror}")

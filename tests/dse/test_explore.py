@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -79,7 +82,8 @@ def place(tmp_path):
 def finished(tmp_path_factory):
     """One finished run that several tests look at."""
     place = Place(tmp_path_factory.mktemp("finished"))
-    out, _ = place.dse("run", str(place.write()), "--json", "--name", "first")
+    traces = ("--trace", "perfetto", "--trace", "chrome")
+    out, _ = place.dse("run", str(place.write()), "--json", "--name", "first", *traces)
     return place, json.loads(out)
 
 
@@ -118,9 +122,11 @@ def test_the_run_folder_is_complete(finished):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "config.yaml", "platform.yaml", "costs.json", "layers.json", "plans.json", "measurements.json", "stages", "mapping.yaml",
-        "report.html", "results.json", "log.txt", "trace.pftrace",
+        "report.html", "results.json", "log.txt", "trace.pftrace", "trace.json",
     }  # fmt: skip
+    drawn = {event["name"] for event in json.loads((folder / "trace.json").read_text())["traceEvents"]}
     mapping = read_mapping(folder / "mapping.yaml")
+    assert {stage.name for stage in mapping.mapping.stages} <= drawn
     assert mapping.model_hash == result["model"]["sha256"]
     for file in mapping.files.values():
         assert (folder / file).is_file()
@@ -158,21 +164,63 @@ def test_rounds_learn_from_measurements(place):
     assert len(set(mappings)) == len(mappings), "each mapping once"
 
 
-def test_validate_measures_a_finished_run_again(finished):
+@pytest.fixture
+def daemon():
+    """Streamline's socket: what each connection sent, once it is closed."""
+    found: list[bytes] = []
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind("\0streamline-annotate")
+    except OSError:
+        pytest.skip("somebody else listens for annotations on this machine")
+    listener.listen(64)
+
+    def read(connection: socket.socket) -> None:
+        with connection:
+            found.append(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
+
+    def accept() -> None:
+        # Ends with the socket.
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=read, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield found
+    listener.close()
+
+
+def test_annotations_want_a_daemon(finished):
+    place, _ = finished
+    _, err = place.dse("validate", "runs/first", "--annotate", code=1)
+    assert "nobody listens" in err
+    assert "start gatord" in err
+
+
+def test_validate_measures_a_finished_run_again(finished, daemon):
     place, result = finished
-    out, _ = place.dse("validate", "runs/first", "--json")
+    folder = place.folder / "runs/first"
+    out, _ = place.dse("validate", "runs/first", "--json", "--trace", "chrome", "--annotate")
     again = json.loads(out)
+    told = b"".join(daemon)
+    for plan in again["plans"]:
+        assert f"lane 0 of {plan['name']}".encode() in told
+        assert f"{plan['stages'][0]['name']}, frame 1".encode() in told
+    events = json.loads((folder / "validation_trace.json").read_text())["traceEvents"]
+    assert {"compute", "throughput"} <= {event["name"] for event in events}
+    assert not (folder / "validation_trace.pftrace").exists(), "only what was asked for"
     assert again["model"]["sha256"] == result["model"]["sha256"]
     chosen = next(plan for plan in again["plans"] if plan["name"].startswith("mapping"))
     assert chosen["measured"]["throughput_hz"] > 0
     # What was measured went into the costs, and is the prediction now.
     winner = next(plan for plan in result["plans"] if plan["name"] == result["winner"])
-    stages = json.loads((place.folder / "runs/first/costs.json").read_text())["stages"]
-    assert all(stage["under_load"] and stage["samples_ns"] for stage in stages)
+    stages = json.loads((folder / "costs.json").read_text())["stages"]
+    assert all(stage["samples_ns"] for stage in stages)
+    assert {stage["under_load"] for stage in stages} == {True, False}, "copies, and the whole model alone"
     assert winner["corrected"]["throughput_hz"] != winner["predicted"]["throughput_hz"]
     assert abs(chosen["predicted"]["throughput_hz"] / winner["corrected"]["throughput_hz"] - 1) < 0.02
     assert winner["measured"]["diagnosis"]["core_utilisation"]
-    assert json.loads((place.folder / "runs/first/validation.json").read_text())["status"] == "done"
+    assert json.loads((folder / "validation.json").read_text())["status"] == "done"
     place.assert_clean()
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dse.errors import ConfigError
+from dse.graph import LayerGraph, Network
 from dse.mapping_file import MappingFile, read_mapping, write_mapping
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 
@@ -18,7 +21,9 @@ def example() -> MappingFile:
             PlacedStage("lane0.stage1", (3, 4), "LITTLE", 1, (0,)),
         )
     )
-    return MappingFile("net", "ab" * 32, "board", PlacedMapping((lane,)), {"lane0.stage0": "stages/a.tflite"})
+    files = {"lane0.stage0": "stages/a.tflite"}
+    networks = {"lane0.stage0": ("hand", "face"), "lane0.stage1": ("face",)}
+    return MappingFile("net", "ab" * 32, "board", PlacedMapping((lane,)), files, networks)
 
 
 def test_round_trip(tmp_path):
@@ -26,6 +31,16 @@ def test_round_trip(tmp_path):
     write_mapping(path, example())
     assert read_mapping(path) == example()
     assert "layers: 0-2,5" in path.read_text()
+    assert "networks:\n    - hand\n    - face\n" in path.read_text()
+
+
+def test_stages_of_a_workload_tell_their_networks():
+    networks = (Network("hand", (0, 1, 2)), Network("face", (3, 4, 5)))
+    graph = LayerGraph("both", (), (), (), (), networks=networks)
+    content = MappingFile.of(graph, "ab" * 32, "board", example().mapping, example().files)
+    assert content.networks == example().networks
+    plain = MappingFile.of(replace(graph, networks=()), "ab" * 32, "board", example().mapping, {})
+    assert plain.networks == {}
 
 
 @settings(max_examples=60, deadline=None)
@@ -55,6 +70,8 @@ def test_any_layers_and_names_survive(tmp_path_factory, layers, name):
         ("cluster: big", "clusters: big", "unknown key"),
         ("name: lane0.stage1", "name: lane0.stage0", "appears twice"),
         ("platform: board\n", "", "'platform' is missing"),
+        ("    - hand\n", "    - 3\n", "expected names of networks"),
+        ("networks:\n    - face\n", "networks: face\n", "wrong type str"),
         ("lanes:", "lanes: []\nmore:", "at least one lane|unknown key"),
     ],
 )

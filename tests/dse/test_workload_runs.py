@@ -120,6 +120,10 @@ def test_two_networks_run_and_equal_each_alone(cache, nets, tmp_path, capsys):
                 assert gap["share"] >= 0
     trace = (run_dir / "trace.pftrace").read_bytes()
     assert b"eyes" in trace
+    told = [
+        stage["networks"] for lane in load(run_dir / "mapping.yaml").data["lanes"] for stage in lane["stages"]
+    ]
+    assert {name for names in told for name in names} == {"eyes", "mouth"}
     assert "Networks" in (run_dir / "report.html").read_text()
     again = load_experiment(run_dir / "config.yaml")
     assert list(again.model.networks) == ["eyes", "mouth"]

@@ -108,6 +108,7 @@ class NativeLoop:
         if order.times is not None:
             lane.times = ctypes.addressof(ctypes.c_char.from_buffer(order.times))
             lane.n_times = order.n_recorded
+        lane.last_times = order.keeps_last
 
     def job(self, unit: int) -> Callable[[], None]:
         """See ``Loop``."""

@@ -87,8 +87,9 @@ static int step(struct stage_lane *lane, struct stage_node *node, struct stage_f
         *failure = (struct stage_failure){node->index, frame, status};
         return -1;
     }
-    if (lane->times && frame < lane->n_times) {
-        int64_t *at = lane->times + (frame * lane->n_stages + node->index) * STAGE_LOOP_TIMES;
+    if (lane->times && (lane->last_times || frame < lane->n_times)) {
+        int64_t row = frame % lane->n_times;
+        int64_t *at = lane->times + (row * lane->n_stages + node->index) * STAGE_LOOP_TIMES;
         at[0] = received;
         at[1] = computing;
         at[2] = at[3] = computed; /* the outputs are where they belong */

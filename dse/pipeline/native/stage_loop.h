@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STAGE_LOOP_VERSION 1
+#define STAGE_LOOP_VERSION 2
 #define STAGE_LOOP_TIMES 4 /* receive starts, compute starts, compute ends, send ends */
 #define STAGE_LOOP_LINE 64
 
@@ -72,6 +72,7 @@ struct stage_lane {
     int64_t n_stages;
     int64_t *times; /* [frame][stage][STAGE_LOOP_TIMES] in ns of CLOCK_MONOTONIC, or NULL */
     int64_t n_times; /* frames that there is room for */
+    int64_t last_times; /* not 0: the last n_times frames are kept, else the first */
     int64_t *status; /* [stage][2]: frames begun and done, for a watcher, or NULL */
 };
 

@@ -20,7 +20,7 @@ from dse.errors import DseError
 from dse.files import default_cache_folder
 
 LINE = 64
-VERSION = 1
+VERSION = 2
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_S = 60
@@ -99,6 +99,7 @@ class Lane(ctypes.Structure):
         ("n_stages", _I64),
         ("times", _Pointer),
         ("n_times", _I64),
+        ("last_times", _I64),
         ("status", _Pointer),
     )
 

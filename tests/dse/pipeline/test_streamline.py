@@ -7,13 +7,15 @@ import socket
 import struct
 import threading
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dse.errors import DeviceError
-from dse.pipeline.streamline import LaneShape, colour, counter, frame_messages, leb128, message
+from dse.errors import DeviceError, InputError
+from dse.pipeline.streamline import Emitter, LaneShape, colour, counter, frame_messages, leb128, message
 from dse.pipeline.supervise import Pipeline
 
 
@@ -84,7 +86,7 @@ def test_a_counter_says_what_it_is():
     assert reader.rest().split("\0") == ["pipeline", "throughput", "frames/s", "pipeline: throughput"]
 
 
-DIAMOND = LaneShape(3, ("a", "b", "c"), ((), (0,), (0, 1)), ((0, 2), (1,)), ("cores 0", "cores 1"))
+DIAMOND = LaneShape(3, "p", ("a", "b", "c"), ((), (0,), (0, 1)), ((0, 2), (1,)), ("cores 0", "cores 1"))
 
 
 def test_jobs_of_a_frame_depend_on_each_other_as_the_stages_do():
@@ -109,7 +111,8 @@ def test_jobs_of_a_frame_depend_on_each_other_as_the_stages_do():
 class Listener:
     """Stands in for the daemon: accepts connections and keeps what comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads: bool = True) -> None:
+        self._reads = reads
         self.address = f"dse-test-{os.getpid()}-{id(self)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(f"\0{self.address}")
@@ -124,6 +127,9 @@ class Listener:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
+            if not self._reads:
+                self.streams.append(connection.recv(1))
+                continue
             reader = threading.Thread(target=self._read, args=(connection,))
             reader.start()
             self._readers.append(reader)
@@ -173,6 +179,67 @@ def test_a_running_pipeline_annotates_every_frame_of_every_stage(tiny, cores):
         stamps = runs[lane].stamps
         assert durations == (stamps[:, :, 3] - stamps[:, :, 0]).ravel().tolist()
     assert seen_pids == set(pids)
+
+
+@pytest.mark.parametrize("loop", ["native", "python"])
+def test_frames_of_ones_own_are_annotated_and_stages_tell_their_networks(tiny, cores, loop):
+    listener = Listener()
+    first, second, third = (tiny.stage(n, (cores[n // 2],)) for n in range(3))
+    stages = [
+        replace(first, networks=("hand",)),
+        replace(second, networks=("hand", "face")),
+        replace(third, networks=("face",)),
+    ]
+    frames = tiny.frames(3) * 200
+    with Pipeline(tiny.plan(stages, name="ours"), loop=loop, annotate=listener.address) as pipeline:
+        for (got,), frame in zip(pipeline.map(frames), frames, strict=True):
+            np.testing.assert_array_equal(got, tiny.expected(frame))
+    (data,) = listener.close()
+    messages = split(data[20:])
+    labels = ("hand (stage 0)", "hand+face (stage 1)", "face (stage 2)")
+    texts = {kind: [payload for k, payload in messages if k == kind] for kind in (0x03, 0x04, 0x0C)}
+    assert [payload.endswith(label.encode()) for payload, label in zip(texts[0x03], labels)] == [True] * 3
+    assert texts[0x04][0].endswith(b"lane 0 of ours")
+    jobs = [label for frame in range(600) for label in (f"{name}, frame {frame}" for name in labels)]
+    found = []
+    for payload in texts[0x0C]:
+        reader = Reader(payload)
+        duration = [reader.integer() for _ in range(5)][4]
+        assert 0 < duration < 10**9
+        reader.colour()
+        reader.integer()
+        for _ in range(reader.integer()):
+            reader.integer()
+        found.append(reader.rest())
+    assert found == jobs
+
+
+def test_only_the_frames_that_are_still_known_are_annotated(tiny):
+    """A stream keeps the times of its last frames; who looks on too rarely misses some."""
+    listener = Listener()
+    shape, asked = LaneShape(0, "p", ("a",), ((),), ((0,),), ("cores 0",)), []
+
+    def times(frame):
+        asked.append(frame)
+        return [[1, 2, 3, 4]]
+
+    with Emitter(shape, lambda: 1000, times, listener.address, 64):
+        pass
+    assert asked == list(range(1000 - 32, 1000))
+    listener.close()
+
+
+def test_a_daemon_that_stands_still_does_not_stop_the_run(tiny, cores, monkeypatch):
+    listener = Listener(reads=False)
+    plan = tiny.plan([tiny.stage(n, (cores[0],)) for n in range(3)])
+    with Pipeline(plan, tiny.frames(1), annotate=listener.address) as pipeline:
+        assert pipeline.run(n_frames=20_000)[0].n_frames == 20_000
+    assert listener.streams == [b"A"]
+
+
+def test_recording_and_annotating_exclude_each_other(tiny):
+    with pytest.raises(InputError, match="expected record or annotate, got both"):
+        Pipeline(tiny.plan([tiny.whole((0,))]), record=5, annotate="x")
 
 
 def test_nobody_listens(tiny, cores):
