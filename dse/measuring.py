@@ -32,6 +32,8 @@ from dse.validation import (
 from solvers.mapping import Mapping
 
 N_FRAMES = 4
+EXTRA_REPEATS = 2
+"""As many undisturbed repeats as are needed to do without the disturbed ones."""
 _UNMOVED = "No input was found that moves the model's outputs: the check of outputs says little."
 
 
@@ -104,7 +106,7 @@ class Trial:
             repeats=settings.repeats,
             seconds=settings.seconds,
             seed=self.experiment.seed + number - 1,
-            extra_repeats=1,
+            extra_repeats=EXTRA_REPEATS,
             queue_depth=self.experiment.search.queue_depth,
             annotate=ADDRESS if settings.annotate else "",
         )

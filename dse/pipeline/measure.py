@@ -45,7 +45,8 @@ class MeasureOptions:
     empty_frames
         Single frames for the latency of an empty lane.
     extra_repeats
-        Further runs of a plan whose repeats were disturbed (steal time, foreign work).
+        At most so many further runs of a plan whose repeats were disturbed (steal time, foreign work,
+        clock, heat, quota), until undisturbed ones can decide.
     seed
         Of the order of the runs.
     queue_depth
@@ -137,7 +138,7 @@ class PlanMeasurement:
     layout
         What was run.
     repeats
-        In the order taken; undisturbed ones decide where there are at least two.
+        In the order taken; undisturbed ones decide where there are at least two, or half of all.
     empty
         Single frames in an otherwise idle pipeline, per lane.
     memory_bytes
@@ -166,7 +167,7 @@ class PlanMeasurement:
     def counted(self) -> tuple[Repeat, ...]:
         """The repeats that decide."""
         calm = tuple(repeat for repeat in self.repeats if not repeat.disturbed)
-        return calm if len(calm) >= 2 else self.repeats
+        return calm if len(calm) >= 2 or 2 * len(calm) >= len(self.repeats) else self.repeats
 
     @property
     def disturbed(self) -> bool:

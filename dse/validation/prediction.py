@@ -35,6 +35,8 @@ class StageError:
         Time in the runtime: predicted, in the full pipeline, and with one frame in an empty lane.
     predicted_transfer_ns, measured_transfer_ns
         Time to receive and send.
+    in_company
+        Whether other cores work for the plan meanwhile.
     """
 
     lane: int
@@ -46,6 +48,7 @@ class StageError:
     empty_compute_ns: int
     predicted_transfer_ns: int
     measured_transfer_ns: int
+    in_company: bool
 
     @property
     def error(self) -> float:
@@ -60,13 +63,15 @@ class StageError:
     @property
     def causes(self) -> tuple[str, ...]:
         """What explains the difference, largest first."""
-        model = self.empty_compute_ns - self.predicted_compute_ns
-        load = self.measured_compute_ns - self.empty_compute_ns
+        # Without company, a stream of frames is what was predicted; single frames may be colder.
+        alone_ns = self.empty_compute_ns if self.in_company else self.measured_compute_ns
+        model = alone_ns - self.predicted_compute_ns
+        load = self.measured_compute_ns - alone_ns
         transfer = self.measured_transfer_ns - self.predicted_transfer_ns
         named = [
             (
                 model,
-                f"alone it computes for {format_ns(self.empty_compute_ns)}, "
+                f"alone it computes for {format_ns(alone_ns)}, "
                 f"predicted {format_ns(self.predicted_compute_ns)}",
             ),
             (
@@ -170,6 +175,7 @@ def prediction_error(plan: PlanResult, measured: PlanMeasurement) -> PredictionE
             empty_compute_ns=empty.compute_ns,
             predicted_transfer_ns=stage.predicted_receive_ns + stage.predicted_send_ns,
             measured_transfer_ns=got.receive_ns + got.send_ns,
+            in_company=sum(len(lane.units) for lane in measured.layout.lanes) > 1,
         )
         for stage, got, empty in zip(plan.stages, measured.stages, alone, strict=True)
     )

@@ -232,13 +232,23 @@ def test_prediction_is_compared_stage_by_stage():
 
 
 def test_contention_is_told_from_a_wrong_layer_sum():
-    slow_under_load = prediction_error(predict([1000]), measured([[1500]], [1e9 / 1500], [[1000]]))
+    slow_under_load = prediction_error(
+        predict([1000, 900]), measured([[1500, 900]], [1e9 / 1500], [[1000, 900]])
+    )
     assert slow_under_load.stages[0].contention == pytest.approx(1480 / 980)
     assert len(slow_under_load.causes) == 1
     assert "s0 (bottleneck of lane 0): contention: 1.51 times" in slow_under_load.causes[0]
     slow_anyway = prediction_error(predict([1000]), measured([[1500]], [1e9 / 1500]))
     assert len(slow_anyway.causes) == 1
     assert "alone it computes for 1.48 us, predicted 980 ns" in slow_anyway.causes[0]
+
+
+def test_cold_single_frames_do_not_explain_a_plan_that_has_no_company():
+    found = prediction_error(predict([1000]), measured([[1500]], [1e9 / 1500], [[4000]]))
+    (cause,) = found.causes
+    assert "alone it computes for 1.48 us, predicted 980 ns" in cause
+    good = prediction_error(predict([1000]), measured([[1000]], [1e9 / 1000], [[4000]]))
+    assert good.causes == ()
 
 
 def test_time_lost_between_frames_is_overhead_of_the_lane():
