@@ -238,6 +238,7 @@ def attach(plan: PlanResult, measurement: PlanMeasurement, graph: LayerGraph) ->
                 measured_send_ns=stage.send_ns,
                 measured_wait_ns=stage.wait_ns,
                 utilisation=round(stage.utilisation, 4),
+                measured_interval_ns=stage.busy_interval_ns,
             )
             for numbers, stage in zip(plan.stages, measurement.stages, strict=True)
         ),

@@ -14,6 +14,8 @@ from dse.platforms import Platform
 RESULTS_FORMAT = "tflite-dse results"
 RESULTS_VERSION = 1
 
+GIVEN = "this mapping"
+"""Family of a proof where nothing was searched (``Proof.family``)."""
 Role = Literal["baseline", "candidate"]
 NUMBERED = "plan "
 """Start of the names of further candidates, which have numbers instead of names."""
@@ -22,7 +24,11 @@ Goal = Literal["throughput", "latency", "energy"]
 
 @dataclass(frozen=True, slots=True)
 class StageNumbers:
-    """One stage, predicted and (when measured) measured; times per frame."""
+    """One stage, predicted and (when measured) measured; times per frame.
+
+    ``measured_interval_ns`` is the lowest and the highest of the repeats' busy times, see
+    ``Diagnosis.confidence``.
+    """
 
     name: str
     predicted_busy_ns: int
@@ -35,6 +41,7 @@ class StageNumbers:
     measured_send_ns: int | None = None
     measured_wait_ns: int | None = None
     utilisation: float | None = None
+    measured_interval_ns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,9 @@ class Diagnosis:
     error_interval
         (predicted - measured) / measured of the throughput against the fastest and the slowest
         repeat that counts.
+    confidence
+        Probability that the true median of a figure lies between the lowest and the highest repeat, and
+        so its error in the interval: 1 - 2^(1 - n) for n repeats, whatever the distribution.
     latency_error
         The same for one frame in an empty lane.
     causes
@@ -88,6 +98,7 @@ class Diagnosis:
     instructions: int | None = None
     memory_bytes: int | None = None
     counters_note: str = ""
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from dse.planning import Planner, merge, predict, role_of
 from dse.problems import unplace
 from dse.progress import Progress, SilentProgress
 from dse.record import results_json, write_traces
-from dse.results import PlanResult, Proof, RunResult
+from dse.reports.html import write_report
+from dse.results import GIVEN, PlanResult, Proof, RunResult
 from dse.rounds import Outcome
 from dse.staging import Stager
 from solvers.baselines import baselines
@@ -52,9 +53,10 @@ class Request:
 
 
 def validate(request: Request, progress: Progress | None = None) -> RunResult:
-    """Check outputs and measure a mapping again; writes ``validation.json`` into the run folder.
+    """Check outputs and measure a mapping again; writes ``validation.json`` and ``validation.html``.
 
-    Traces are of the mapping, ``validation_trace.pftrace`` and ``validation_trace.json``.
+    Both go into the run folder, as do traces of the mapping (``validation_trace.pftrace`` and
+    ``validation_trace.json``).
 
     Raises
     ------
@@ -75,7 +77,13 @@ def validate(request: Request, progress: Progress | None = None) -> RunResult:
         check_model(content, subject.file)
         result = _measure(subject, folder, content, Path(work), progress)
     write_json(folder / "validation.json", results_json(result))
+    write_report(folder / "validation.html", result)
     return replace(result, run_dir=folder)
+
+
+def validated(result: RunResult) -> PlanResult:
+    """Return the plan that was to be validated, of all those that were measured beside it."""
+    return next(plan for plan in result.plans if plan.name.split(" = ")[0] == MAPPING_NAME)
 
 
 def _experiment(request: Request) -> Experiment:
@@ -113,9 +121,7 @@ def _measure(
     write_traces(folder, name, trial.measurements.all, subject.experiment.measure.traces, "validation_trace")
     bound = rate_bound_hz(problem)
     found = chosen.predicted.throughput_hz
-    proof = Proof(
-        "given mapping", "feasible", "this mapping", bound, None if not bound else bound / found - 1, 0
-    )
+    proof = Proof("given mapping", "feasible", GIVEN, bound, None if not bound else bound / found - 1, 0)
     rounds = (summarise(1, measured, measured),)
     return conclude(subject, costs, Outcome(proof, measured, trial.check_text, trial.warnings, rounds))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -35,13 +36,17 @@ def validate(
 ) -> None:
     """Check outputs and measure the mapping in folder RUN_DIR again, beside the baselines.
 
-    Writes validation.json into the folder, and with --trace validation_trace.pftrace or .json.
+    Tells the mapping stage by stage, with errors of the prediction and where cores wait.  Writes
+    validation.json and validation.html into the folder, and with --trace validation_trace.pftrace or .json.
     """
     from dse.record import results_json
     from dse.reports.console import bold, plain, result_text
-    from dse.revalidate import Request, validate
+    from dse.reports.validation import validation_lines
+    from dse.revalidate import Request, validate, validated
 
     with terminal.progress() as progress:
         result = validate(Request(run_dir, mapping, repeats, seconds, traces, annotate or None), progress)
     data = {**results_json(result), "run_dir": str(result.run_dir)}
-    terminal.result(result_text(result, bold if terminal.colour else plain), data)
+    text = result_text(replace(result, run_dir=None), bold if terminal.colour else plain)
+    lines = [text, *validation_lines(result, validated(result)), "", f"Report: {run_dir / 'validation.html'}"]
+    terminal.result("\n".join(lines), data)

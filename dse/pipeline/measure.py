@@ -91,7 +91,10 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class StageMeasurement:
-    """A stage over all repeats: medians over the repeats of the medians per frame."""
+    """A stage over all repeats: medians over the repeats of the medians per frame.
+
+    ``busy_interval_ns`` is the lowest and the highest of the repeats.
+    """
 
     lane: int
     name: str
@@ -100,6 +103,7 @@ class StageMeasurement:
     send_ns: int
     wait_ns: int
     utilisation: float
+    busy_interval_ns: tuple[int, int]
 
     @property
     def busy_ns(self) -> int:
@@ -217,7 +221,11 @@ class PlanMeasurement:
                     for part in ("receive", "compute", "send", "wait")
                 )
                 utilisation = statistics.median(one.utilisation for one in same)
-                found.append(StageMeasurement(lane, stage.name, receive, compute, send, wait, utilisation))
+                busy = [one.busy_ns for one in same]
+                times_ns = receive, compute, send, wait
+                found.append(
+                    StageMeasurement(lane, stage.name, *times_ns, utilisation, (min(busy), max(busy)))
+                )
         return tuple(found)
 
     @property

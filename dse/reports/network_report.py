@@ -99,12 +99,15 @@ def _summary(result: RunResult, view: PlanNetworks) -> str:
         f"{format_ns(sum(_ns(n) for n in view.networks))} a frame). "
     )
     text += f"The cores in use are busy for {view.busy:.0%} of the time"
+    told = [result.best]
     for start in ("in turn, ", "apart, "):
         rival = _named(result, start)
-        if rival is None or rival is result.best:
+        if rival is None or rival in told:
             continue
+        told.append(rival)
         other = plan_networks(result.graph, result.costs, rival)
-        both = bool(rival.measured) == bool(result.best.measured)
+        # A machine's speed drifts between rounds: measurements of two rounds can not be compared.
+        both = bool(rival.measured) == bool(result.best.measured) and rival.round == result.best.round
         worth = merit(rival, result.goal, predicted=not both)
         if other is None or worth <= 0:
             continue
@@ -113,6 +116,7 @@ def _summary(result: RunResult, view: PlanNetworks) -> str:
         text += (
             f"; {first_name(rival)!r} keeps {used} core{'s' if used > 1 else ''} busy for {other.busy:.0%}, "
             f"the answer is {format_share(gained)} against it in {result.goal}"
+            f"{'' if both else ' (predicted)'}"
         )
     return text + "."
 

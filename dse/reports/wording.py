@@ -5,7 +5,7 @@ from __future__ import annotations
 from dse.graph import LayerGraph
 from dse.networks import span_of
 from dse.placement import PlacedMapping
-from dse.results import Goal, PlanResult, Proof, RunResult, merit, score
+from dse.results import GIVEN, Goal, PlanResult, Proof, RunResult, merit, score
 from dse.units import format_hz, format_ns
 
 
@@ -138,10 +138,13 @@ def proof_text(proof: Proof) -> str:
         "infeasible": "proved impossible",
         "unknown": "nothing found in time",
     }.get(proof.status, proof.status)
-    parts = [f"{status} (solver {proof.solver}, {format_ns(proof.wall_ns)})"]
+    if proof.family == GIVEN:
+        parts = ["the mapping was given, nothing was searched"]
+    else:
+        parts = [f"{status} (solver {proof.solver}, {format_ns(proof.wall_ns)})"]
     if proof.bound_hz is not None:
         parts.append(f"no mapping can be predicted above {format_hz(proof.bound_hz)} frames/s")
-    if proof.gap is not None:
+    if proof.gap is not None and proof.family != GIVEN:
         parts.append(f"gap {proof.gap * 100:.1f} %")
     if proof.interrupted:
         parts.append("the search was interrupted")

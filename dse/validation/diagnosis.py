@@ -53,6 +53,7 @@ def diagnose(plan: PlanResult, measured: PlanMeasurement, graph: LayerGraph) -> 
         cycles=hardware("cycles"),
         instructions=hardware("instructions"),
         memory_bytes=hardware("memory_bytes"),
+        confidence=1 - 2.0 ** (1 - len(measured.counted)),
         counters_note=next((one.unavailable for one in found if one.unavailable), ""),
     )
 

@@ -8,6 +8,7 @@ against its busiest cores (overhead of waking and handing over).
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dse.errors import MismatchError
@@ -124,23 +125,35 @@ class PredictionError:
     @property
     def causes(self) -> tuple[str, ...]:
         """What explains the error of the throughput: the bottlenecks first, then the lanes."""
-        found = []
+        found: dict[str, list[tuple[int, str]]] = {}
+        between = []
         for lane, overhead in enumerate(self.overhead_ns):
             stages = [(n, stage) for n, stage in enumerate(self.stages) if stage.lane == lane]
             number, bottleneck = max(stages, key=lambda pair: pair[1].measured_busy_ns)
-            found += [
-                f"{bottleneck.name} (bottleneck of lane {lane}): {cause}" for cause in bottleneck.causes
-            ]
+            causes = list(bottleneck.causes)
             if self.uneven_ns[number] > NOTICEABLE * bottleneck.measured_busy_ns:
-                found.append(
-                    f"{bottleneck.name} (bottleneck of lane {lane}): single frames are interrupted: "
+                causes.append(
+                    f"single frames are interrupted: "
                     f"{format_ns(self.uneven_ns[number])} more on average than at the median"
                 )
+            for cause in causes:
+                found.setdefault(cause, []).append((lane, bottleneck.name))
             if overhead > NOTICEABLE * bottleneck.measured_busy_ns:
-                found.append(
+                between.append(
                     f"lane {lane}: {format_ns(overhead)} between two frames for handing over and waking"
                 )
-        return (*found, *self.disturbances)
+        return (
+            *(f"{_bottlenecks(places)}: {cause}" for cause, places in found.items()),
+            *between,
+            *self.disturbances,
+        )
+
+
+def _bottlenecks(places: Sequence[tuple[int, str]]) -> str:
+    """Name stages by lane; equal lanes have equal causes."""
+    names = ", ".join(name for _, name in places)
+    lanes = ", ".join(str(lane) for lane, _ in places)
+    return f"{names} (bottleneck{'s' * (len(places) > 1)} of lane{'s' * (len(places) > 1)} {lanes})"
 
 
 def prediction_error(plan: PlanResult, measured: PlanMeasurement) -> PredictionError:
