@@ -12,7 +12,7 @@ validate`` does, against a prediction made with the costs as learned.  Per model
 
 ``--set KEY=VALUE`` as for ``dse run``.  Nothing else should run meanwhile.  Where the best plan without
 search runs more than 5 % slower or faster while validating than it did in the run, the machine's
-speed has drifted: the validation is repeated (three times at most), and the row says so.
+speed has drifted: the validation is repeated (``--validations`` times at most), and the row says so.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.6)
     parser.add_argument("--title", default="", help="of the table: the machine, in words")
     parser.add_argument("--out", type=Path, help="write NAME.json and NAME.md")
+    parser.add_argument("--validations", type=int, default=3, help="of a model, at most")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the run folders there")
     options = parser.parse_args(argv)
     settings = [
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = options.keep or Path(work)
         for model in options.models:
             try:
-                rows.append(one(model, settings, folder))
+                rows.append(one(model, settings, folder, options.validations))
             except DseError as error:
                 rows.append({"model": name_of(model), "failed": str(error)})
             print(line(rows[-1]), flush=True)
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any("failed" in row for row in rows))
 
 
-def one(model: str, settings: Sequence[str], folder: Path) -> dict[str, Any]:
+def one(model: str, settings: Sequence[str], folder: Path, most: int) -> dict[str, Any]:
     """Run a model through the product and validate its answer; return the figures."""
     experiment = replace(experiment_of(model, settings, folder), output=folder, name=name_of(model))
     result = run(experiment)
@@ -83,7 +84,7 @@ def one(model: str, settings: Sequence[str], folder: Path) -> dict[str, Any]:
     assert best.measured is not None
     assert baseline is not None
     assert baseline.measured is not None
-    tries = validations(result.run_dir, baseline)
+    tries = validations(result.run_dir, baseline, most)
     again, drift = tries[-1]
     fresh = chosen(again)
     errors = [abs(plan.error) for plan in result.plans if plan.error is not None]
@@ -118,11 +119,10 @@ def one(model: str, settings: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 MOST_DRIFT = 0.05
-MOST_VALIDATIONS = 3
 
 
-def validations(folder: Path, baseline: PlanResult) -> list[tuple[RunResult, float | None]]:
-    """Validate until the baseline runs as fast as in the run; the last one counts.
+def validations(folder: Path, baseline: PlanResult, most: int) -> list[tuple[RunResult, float | None]]:
+    """Validate until the baseline runs as fast as in the run, ``most`` times; the last one counts.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def validations(folder: Path, baseline: PlanResult) -> list[tuple[RunResult, flo
         With how much faster the baseline ran than in the run, as a share; None where it did not run.
     """
     found: list[tuple[RunResult, float | None]] = []
-    while len(found) < MOST_VALIDATIONS:
+    while len(found) < most:
         again = validate(Request(folder))
         drift = drift_of(again, baseline)
         found.append((again, drift))
