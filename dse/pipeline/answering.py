@@ -11,6 +11,7 @@ from typing import Any
 
 from dse.errors import AffinityError, DeviceError, DseError, InputError, RuntimeRefusedError
 from dse.pipeline.nodes import StageFailedError
+from dse.pipeline.shared import remove_shared_files
 
 KINDS: dict[str, type[DseError]] = {
     "affinity": AffinityError,
@@ -28,7 +29,7 @@ _CLEANINGS = 10
 
 
 def remove_when_orphaned(folder: Path | None, parent: int) -> None:
-    """Remove the parent's temporary folder when the parent was killed and can not.
+    """Remove the parent's temporary folder and shared memory when the parent was killed and can not.
 
     Parameters
     ----------
@@ -40,6 +41,7 @@ def remove_when_orphaned(folder: Path | None, parent: int) -> None:
     time.sleep(_REPARENTED_S)
     if folder is None or os.getppid() == parent:
         return
+    remove_shared_files(folder)
     for _ in range(_CLEANINGS):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():

@@ -1,4 +1,7 @@
-"""The process of one lane (``python -m dse.pipeline.lane``); the parent is ``supervise``.
+"""The process of one lane (``python -m dse.pipeline.lane FOLDER PARENT``); the parent is ``processes``.
+
+``FOLDER`` is the parent's folder for temporary files, ``PARENT`` its process number: should it be
+killed at any time, its lanes clean up.
 
 Requests, all answered with one object; a failure that has a name of its own in the parent comes as
 ``{"failed": {"kind", "message"}}``:
@@ -19,6 +22,7 @@ from __future__ import annotations
 import importlib
 import mmap
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,10 +47,10 @@ from dse.pipeline.streamline import Emitter, LaneShape
 class _Lane:
     """State of the process: the lane once it is built."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, parent: int) -> None:
         self._runner: LaneRunner | None = None
-        self._folder: Path | None = None
-        self._parent = os.getppid()
+        self._folder = folder
+        self._parent = parent
 
     @property
     def runner(self) -> LaneRunner:
@@ -61,7 +65,6 @@ class _Lane:
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         plan = PipelinePlan.from_json(request["plan"])
         self._plan = plan
-        self._folder = Path(request["frames"]).parent
         self._number = int(request["lane"])
         self._annotate = str(request["annotate"])
         lane = plan.lanes[self._number]
@@ -202,7 +205,8 @@ def main() -> None:
     """Answer requests until standard input closes."""
     # While the other lanes start as well: the runtime's libraries take longest to load.
     importlib.import_module("ai_edge_litert.interpreter")
-    lane = _Lane()
+    folder, parent = sys.argv[1:]
+    lane = _Lane(Path(folder), int(parent))
     handlers = (lane.build, lane.collect, lane.run, lane.stream, lane.affinity, lane.memory)
     serve({handler.__name__: named_faults(handler) for handler in handlers}, lane.clean)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import selectors
 import tempfile
 import time
@@ -18,6 +19,7 @@ from typing import Any
 from dse.devices.child import Child
 from dse.errors import ChildTimeoutError, DeviceError, DseError
 from dse.pipeline.plan import PipelinePlan, final_stages
+from dse.pipeline.shared import remove_shared_files
 from dse.pipeline.stage_process import MEMORY, StageProcess, read_answer, start_stage
 from dse.pipeline.watch import StallWatch
 
@@ -48,9 +50,21 @@ class LaneProcesses:
         self._apart: list[StageProcess] = []
         self._status: list[memoryview] = []
         self.stream_answers: dict[int, dict[str, Any]] = {}
+        try:
+            # At once, so that somebody cleans up should this process be killed.
+            for lane in range(len(plan.lanes)):
+                self._start(lane)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, lane: int) -> None:
+        log, name = self.path(f"lane-{lane}.log"), f"lane {lane} of plan {self.plan.name!r}"
+        arguments = [self._folder.name, str(os.getpid())]
+        self._children.append(Child("dse.pipeline.lane", arguments, log_path=log, name=name))
 
     def build(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Start all lanes at once, and build the stages of one lane after another.
+        """Build the stages of one lane after another; their processes start at the same time.
 
         A stage on an accelerator gets a process of its own, before its lane is built.
 
@@ -65,9 +79,6 @@ class LaneProcesses:
             Each lane's answer.
         """
         for lane, stages in enumerate(self.plan.lanes):
-            name = f"lane {lane} of plan {self.plan.name!r}"
-            log = self.path(f"lane-{lane}.log")
-            self._children.append(Child("dse.pipeline.lane", log_path=log, name=name))
             status = self.path(f"status-{lane}")
             status.write_bytes(bytes(16 * len(stages.stages)))
             with status.open("r+b") as stream:
@@ -133,6 +144,7 @@ class LaneProcesses:
             one.meeting.shared.unlink(missing_ok=True)
         self._children = []
         self._closed = True
+        remove_shared_files(Path(self._folder.name))
         self._folder.cleanup()
 
     def ask(
@@ -182,9 +194,9 @@ class LaneProcesses:
         """Return the error for a lane that stands still."""
         return ChildTimeoutError(self._stuck_text(lane, limit_s, "streaming"))
 
-    def give_up(self, error: DseError) -> DseError:
-        """End all lanes; return the error with what had been delivered."""
-        return self._ended(error, "streaming")
+    def give_up(self, error: DseError, n_delivered: int) -> DseError:
+        """End all lanes; return the error with how many outputs had been handed over."""
+        return self._ended(error, "streaming", n_delivered)
 
     def _gather(self, lanes: Sequence[int], timeout_s: float | None, doing: str) -> dict[int, dict[str, Any]]:
         answers: dict[int, dict[str, Any]] = {}
@@ -253,13 +265,14 @@ class LaneProcesses:
         if self._closed:
             raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
 
-    def _ended(self, error: DseError, doing: str) -> DseError:
+    def _ended(self, error: DseError, doing: str, n_delivered: int | None = None) -> DseError:
         """End all lanes; return the error with what that costs."""
         lost = "\n  Nothing had been delivered yet."
         if doing != BUILDING:
             counts = ", ".join(f"lane {lane}: {n}" for lane, n in enumerate(self.delivered))
+            told = counts if n_delivered is None else f"{n_delivered} (finished in {counts})"
             lost = (
-                f"\n  Frames delivered before that: {counts}.  All lanes were ended; "
+                f"\n  Frames delivered before that: {told}.  All lanes were ended; "
                 f"this run's figures are lost."
             )
         self.close()

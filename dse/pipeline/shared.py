@@ -17,11 +17,11 @@ Slots = list[tuple[Array, ...]]
 _FAST = Path("/dev/shm")  # noqa: S108 - memory, not disk; the file's name is random and its mode 0600
 
 
-def make_shared_file(inputs: Sequence[Port], outputs: Sequence[Port], n_slots: int, fallback: Path) -> Path:
-    """Make a file for the slots, in memory where the system has such a folder."""
+def make_shared_file(inputs: Sequence[Port], outputs: Sequence[Port], n_slots: int, folder: Path) -> Path:
+    """Make a file for the slots, in memory where the system has such a folder, else in ``folder``."""
     size = n_slots * sum(padded_bytes(port.n_bytes) for port in (*inputs, *outputs))
-    folder = _FAST if os.access(_FAST, os.W_OK) else fallback
-    handle, name = tempfile.mkstemp(prefix="dse-slots-", dir=folder)
+    place = _FAST if os.access(_FAST, os.W_OK) else folder
+    handle, name = tempfile.mkstemp(prefix=_prefix(folder), dir=place)
     try:
         os.ftruncate(handle, max(size, mmap.PAGESIZE))
     except BaseException:
@@ -30,6 +30,16 @@ def make_shared_file(inputs: Sequence[Port], outputs: Sequence[Port], n_slots: i
     finally:
         os.close(handle)
     return Path(name)
+
+
+def remove_shared_files(folder: Path) -> None:
+    """Remove what ``make_shared_file`` made in memory for the pipeline with this temporary folder."""
+    for path in _FAST.glob(f"{_prefix(folder)}*"):
+        path.unlink(missing_ok=True)
+
+
+def _prefix(folder: Path) -> str:
+    return f"dse-slots-{folder.name}-"
 
 
 def map_slots(

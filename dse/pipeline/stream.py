@@ -57,8 +57,8 @@ class Host(Protocol):
     def stuck_error(self, lane: int, limit_s: float) -> DseError:
         """Return the error for a lane that stands still."""
 
-    def give_up(self, error: DseError) -> DseError:
-        """End all lanes; return the error with what had been delivered."""
+    def give_up(self, error: DseError, n_delivered: int) -> DseError:
+        """End all lanes; return the error with how many outputs had been handed over."""
 
     def path(self, name: str = "") -> Path:
         """Return a path in the folder for temporary files."""
@@ -239,6 +239,7 @@ class _Dealer:
         self._window = 2 * sum(lane.n_slots for lane in lanes)
         self._watch = host.new_watch()
         self._ended = self._starved = False
+        self._n_delivered = 0
         self.broken = False
 
     def outputs(self) -> Iterator[tuple[int, Frame]]:
@@ -255,6 +256,7 @@ class _Dealer:
                 block = self._starved or self._ended or not self._has_room()
                 self._look(selector, _POLL_S if block else 0)
                 while (found := self._next_ready()) is not None:
+                    self._n_delivered += 1
                     yield found
                     self._watch.forget()
 
@@ -284,7 +286,7 @@ class _Dealer:
             self._look_for_stalls()
         except DseError as error:
             self.broken = True
-            raise self._host.give_up(error) from None
+            raise self._host.give_up(error, self._n_delivered) from None
 
     def _end(self) -> None:
         self._ended = True

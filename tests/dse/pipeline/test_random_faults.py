@@ -1,21 +1,30 @@
-"""Lanes killed or stopped at random moments of everything that a pipeline does."""
+"""Processes killed or stopped and stages failing or stalling, at random moments of all that a pipeline does."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
+import uuid
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+from fallible import FAILS, STALLS, Fallible, frame
 
-from dse.errors import ChildDiedError, ChildTimeoutError
+from dse.errors import ChildDiedError, ChildTimeoutError, DeviceError
+from dse.pipeline.shared import _FAST
 from dse.pipeline.supervise import Pipeline
 
 pytestmark = pytest.mark.slow
-N_TRIALS = int(os.environ.get("TFLITE_DSE_FAULTS", "8"))
+N_TRIALS = int(os.environ.get("TFLITE_DSE_FAULTS", "4"))
 
 
 class Saboteur:
@@ -82,3 +91,95 @@ def test_whatever_happens_to_a_lane_ends_the_pipeline_with_an_error_and_no_wrong
             assert time.monotonic() - begin < 60
         assert pipeline.pids == ()
     assert n_struck > 0
+
+
+@pytest.mark.parametrize("kind", [FAILS, STALLS], ids=["failing", "stalling"])
+def test_any_stage_that_fails_or_stalls_on_any_frame_ends_the_run_and_is_named(tmp_path, cores, kind):
+    """Real stages: GATHER refuses an index, WHILE counts to 2^31."""
+    choice = random.Random(kind)
+    for _ in range(N_TRIALS):
+        which, at = choice.randrange(3), choice.randrange(1, 400)
+        plan = Fallible(tmp_path).plan(*choice.choice([(0, 1, 0), (0, 0, 0), (0, 1, 1)]))
+        numbers = [number % 50 for number in range(500)]
+        numbers[at] = kind + which
+        frames = [frame(number) for number in numbers]
+        work = choice.choice(["map", "run", "collect"])
+        engine = choice.choice(["compiled", "interpreter"])
+        where = f"{work}, {engine}, stage {which}, frame {at}"
+        wanted = (
+            rf"stage {which} failed on frame {at}: "
+            if kind == FAILS
+            else rf"nothing moved(.|\n)*stage {which} is inside frame {at}\b"
+        )
+        begin, n_right = time.monotonic(), 0
+        with Pipeline(plan, frames, engine=engine, stall_s=0.5) as pipeline:
+            with pytest.raises((DeviceError, ChildTimeoutError)) as caught:
+                if work == "map":
+                    for number, (got,) in zip(numbers, pipeline.map(frames)):
+                        assert got.tolist() == [number], where
+                        n_right += 1
+                elif work == "run":
+                    pipeline.run(n_frames=100_000)
+                else:
+                    pipeline.collect(500)
+            assert pipeline.pids == (), where
+        assert re.search(wanted, str(caught.value)), f"{where}: {caught.value}"
+        if work == "map":
+            assert n_right <= at, where
+            assert f"Frames delivered before that: {n_right} " in str(caught.value), where
+        assert time.monotonic() - begin < 30, where
+
+
+PARENT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from conftest import Tiny
+from dse.pipeline.supervise import Pipeline
+
+tiny = Tiny(Path(sys.argv[2]))
+a, b = map(int, sys.argv[3:])
+plan = tiny.plan([tiny.whole((a,))], [tiny.stage(n, (b,)) for n in range(3)])
+frames = tiny.frames(3)
+print(flush=True)
+while True:
+    with Pipeline(plan, frames) as pipeline:
+        for number, (got,) in enumerate(pipeline.map(frames * 300)):
+            assert (got == tiny.expected(frames[number % 3])).all()
+        pipeline.collect(30)
+        pipeline.run(seconds=0.1)
+"""
+
+
+def test_killing_the_pipelines_own_process_at_any_time_leaves_nothing(tmp_path, cores):
+    choice = random.Random(5)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    for _ in range(N_TRIALS):
+        token = uuid.uuid4().hex
+        others = set(_FAST.glob("dse-slots-*"))
+        parent = subprocess.Popen(
+            [sys.executable, "-c", PARENT, str(Path(__file__).parent), str(tmp_path), *map(str, cores)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "FAULTS_TOKEN": token, "TMPDIR": str(temporary)},
+        )
+        with parent:
+            assert parent.stdout is not None
+            parent.stdout.readline()
+            time.sleep(choice.uniform(0.0, 2.0))
+            assert parent.poll() is None, "it runs for ever"
+            parent.kill()
+        end = time.monotonic() + 20
+        while left := [*_with_token(token), *temporary.iterdir(), *(set(_FAST.glob("dse-slots-*")) - others)]:
+            assert time.monotonic() < end, f"left behind: {left}"
+            time.sleep(0.05)
+
+
+def _with_token(token: str) -> list[object]:
+    """Processes that were started by a parent with this environment."""
+    found: list[object] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("FAULTS_TOKEN") == token:
+                found.append(process)
+    return found
