@@ -1,10 +1,10 @@
-"""Ideals level by level, with what is open in a stage that grows over them block by block.
+"""Ideals level by level, with the ways in which a stage grows over them block by block.
 
 A lane is a chain of ideals, a stage the difference of two neighbours (see ``solvers.ideal_dp``).  A stage
-grows from an ideal one block at a time, and what it has to pay for hand-over depends on where a tensor was
-made.  So a *node* is an ideal with what is open in the growing stage: tensors from before the stage that it
-may still receive, tensors of its own that it would have to send, and whether it holds a pinned block (cf.
-``solvers.frontier``).  Where hand-over is free and there are not several pins, nodes are ideals.
+grows from an ideal one block at a time.  What it pays for hand-over depends on where a tensor was made,
+which the ideal reached does not tell; but some of it is sure: what the cheapest first block receives, what
+the cheapest last block sends, and at the next *neck* (a size of which there is one ideal only, so that the
+stage holds all that is missing in it) all that was received until there.
 ``solvers.reach`` decides with these levels what a lane can reach within a period.
 """
 
@@ -18,66 +18,96 @@ from functools import cached_property
 import numpy as np
 
 from solvers.errors import CapError, UnsupportedProblemError
-from solvers.ideals import Bits, as_bits, hand_overs
+from solvers.ideals import WORD, Bits, as_bits, as_mask, hand_overs
 from solvers.interval_dp import Resources, resources, useful_slots
 from solvers.limits import Limits
+from solvers.order_costs import NEVER
 from solvers.problem import BoolArray, IntArray
 from solvers.topology import Blocks
 
-MOST_NODES = 500_000
-BYTES_PER_NODE = 500
-"""About what a node with its edges takes."""
+MOST_IDEALS = 500_000
+BYTES_PER_IDEAL, BYTES_PER_BLOCK = 400, 4
+"""About what an ideal with its edges takes, and besides for every block of the graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """One way into each of the first nodes of a level.
+    """One way into each of the first ideals of a level.
 
     Parameters
     ----------
     source
-        Nodes of the level before.
+        Ideals of the level before.
     block
         What is added.
-    charge
-        Row of ``Growth.charges_ns``: what is received with it.
     """
 
     source: IntArray
     block: IntArray
-    charge: IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The nodes whose ideals have one size, those with most ways in first.
+    """The ideals of one size, those with most ways in first.
 
     Parameters
     ----------
+    bits
+        uint64 (ideals, words).
     entries
-        The first way into every node that has one, the second, and so on.
-    ideal
-        Number of the ideal of each node.
-    fresh
-        Per ideal the node at which a stage starts.
-    leaving
-        Row of ``Growth.charges_ns`` per node: what is sent if the stage ends here.
+        The first way into every ideal, the second, and so on.
     work_ns
-        int64 (nodes, slots): compute times of all blocks of the ideal.
-    masks
-        The ideals as bits.
+        int64 (ideals, slots): compute times of all blocks.
+    sent_ns
+        int64 (ideals, clusters): what a stage that ends here sends at least.
     """
 
+    bits: Bits
     entries: tuple[Entries, ...]
-    ideal: IntArray
-    fresh: IntArray
-    leaving: IntArray
     work_ns: IntArray
-    masks: tuple[int, ...]
+    sent_ns: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class SureHandOver:
+    """What stages pay for sure, per level int64 (ideals, clusters).
+
+    Parameters
+    ----------
+    first_block_ns
+        What a stage receives that starts here: with the cheapest first block.
+    to_neck_ns
+        What it has received at the next neck.
+    made_since_ns
+        What a stage sends that ends here and started at the last neck below, or before.
+    """
+
+    first_block_ns: tuple[IntArray, ...]
+    to_neck_ns: tuple[IntArray, ...]
+    made_since_ns: tuple[IntArray, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ideals:
+    """All ideals by size.
+
+    Parameters
+    ----------
+    bits
+        uint64 (ideals, words).
+    first
+        How many are smaller than each size.
+    work_ns
+        int64 (ideals, slots).
+    """
+
+    bits: Bits
+    first: tuple[int, ...]
+    work_ns: IntArray
 
 
 class Growth:
-    """Levels of nodes of a graph of blocks.
+    """Levels of ideals of a graph of blocks.
 
     Parameters
     ----------
@@ -85,227 +115,207 @@ class Growth:
         The graph.  Receiving times that depend on the producer's cluster count as the cheapest.
     limits
         Memory, and when to stop.
-    most_nodes
+    most_ideals
         Cap.
 
     Raises
     ------
     CapError
-        Too many nodes, or more memory than the limit.
+        Too many ideals, or more memory than the limit.
     UnsupportedProblemError
-        Whole stages were measured, or hand-over that is not free overlaps with computing.
+        Whole stages were measured.
     """
 
-    def __init__(self, blocks: Blocks, limits: Limits, most_nodes: int = MOST_NODES) -> None:
+    def __init__(self, blocks: Blocks, limits: Limits, most_ideals: int = MOST_IDEALS) -> None:
         problem = blocks.problem
+        if problem.stage_times:
+            raise UnsupportedProblemError("growth of stages: measured whole stages are not sums of layers")
         self.blocks = blocks
         self.slots = useful_slots(blocks)
         self.resources: Resources = resources(problem, blocks.n_blocks)
         self.allowed: BoolArray = blocks.allowed[:, list(self.slots)]
         self.cluster_of_slot: IntArray = np.array([problem.slots[slot].cluster for slot in self.slots])
-        self._open = _Open(blocks)
-        if problem.stage_times:
-            raise UnsupportedProblemError("growth of stages: measured whole stages are not sums of layers")
-        if problem.overlap and self._open.is_costly:
-            raise UnsupportedProblemError("growth of stages: hand-over overlaps with computing")
+        self._flows = hand_overs(blocks)
         self._cost: IntArray = np.zeros((blocks.n_blocks, len(self.slots)), np.int64)
         layer_cost = np.where(problem.supported, problem.cost_ns, 0)[:, list(self.slots)]
         np.add.at(self._cost, np.array(blocks.of_layer), layer_cost)
-        fit = limits.memory_bytes // BYTES_PER_NODE
-        cap = f"cap of {most_nodes}" if most_nodes <= fit else f"{limits.memory_bytes} bytes of memory"
-        self.levels = tuple(self._build(limits, min(most_nodes, fit), cap))
-        self.charges_ns: IntArray = np.array(self._open.charges, np.int64)
+        shape = blocks.n_blocks, len(problem.cluster_sizes)
+        self._received: IntArray = np.zeros(shape, np.int64)
+        self._sent: IntArray = np.zeros(shape, np.int64)
+        self.is_free = problem.overlap or not self._flows
+        """Whether no hand-over is sure to count."""
+        for flow in () if self.is_free else self._flows:
+            self._received[list(_members(flow.users))] += flow.receive_ns
+            self._sent[flow.source] += flow.send_ns
+        fit = limits.memory_bytes // (BYTES_PER_IDEAL + BYTES_PER_BLOCK * blocks.n_blocks)
+        cap = "cap on ideals" if most_ideals <= fit else f"{limits.memory_bytes} bytes of memory"
+        self.levels = tuple(self._build(limits, min(most_ideals, fit), cap))
 
     @property
     def n_ideals(self) -> int:
         """Number of ideals."""
-        return sum(len(level.masks) for level in self.levels)
+        return len(self.ideals.bits)
 
     @cached_property
-    def all_bits(self) -> tuple[Bits, tuple[int, ...], tuple[int, ...]]:
-        """All ideals by size, as bits and as masks, and how many are smaller than each size."""
-        masks = tuple(mask for level in self.levels for mask in level.masks)
-        first = (0, *itertools.accumulate(len(level.masks) for level in self.levels))
-        return as_bits(list(masks), self.blocks.n_blocks), masks, first
+    def ideals(self) -> Ideals:
+        """All ideals by size."""
+        first = (0, *itertools.accumulate(len(level.bits) for level in self.levels))
+        bits = np.concatenate([level.bits for level in self.levels])
+        return Ideals(bits, first, np.concatenate([level.work_ns for level in self.levels]))
 
-    def busy_ns(self, before: int, after: int, column: int) -> int | None:
-        """Return the busy time of the stage between two ideals on a slot; None where it may not be.
+    @cached_property
+    def sure(self) -> SureHandOver:
+        """What stages pay for hand-over for sure."""
+        ideals, first = self.ideals, self.ideals.first
+        first_block = np.full((len(ideals.bits), self._received.shape[1]), NEVER)
+        first_block[-1] = 0
+        for size, level in enumerate(self.levels[1:]):
+            for entry in level.entries:
+                np.minimum.at(first_block, first[size] + entry.source, self._received[entry.block])
+        to_neck, made_since = np.zeros_like(first_block), np.zeros_like(first_block)
+        necks = [size for size, level in enumerate(self.levels) if len(level.bits) == 1]
+        for start, end in itertools.pairwise(necks):
+            below, above = slice(first[start], first[end]), slice(first[start + 1], first[end + 1])
+            inside, neck = as_mask(self.levels[start].bits[0]), as_mask(self.levels[end].bits[0])
+            for flow in self._flows:
+                if not neck >> flow.source & 1:
+                    continue
+                if flow.users & neck & ~inside:
+                    wanted = self._as_bits(flow.users & neck) & ~ideals.bits[below]
+                    enters = _holds(ideals.bits[below], flow.source) & wanted.any(axis=1)
+                    to_neck[below] += enters[:, None] * flow.receive_ns
+                if not inside >> flow.source & 1:
+                    wanted = self._as_bits(flow.users) & ~ideals.bits[above]
+                    leaves = _holds(ideals.bits[above], flow.source) & wanted.any(axis=1)
+                    made_since[above] += leaves[:, None] * flow.send_ns
+        return SureHandOver(*(tuple(np.split(x, first[1:-1])) for x in (first_block, to_neck, made_since)))
+
+    @cached_property
+    def _received_in_the_end(self) -> IntArray:
+        """int64 (ideals, clusters): what a stage from there to the last ideal receives."""
+        bits, first = self.ideals.bits, self.ideals.first
+        total = np.zeros((len(bits), self._received.shape[1]), np.int64)
+        necks = [size for size, level in enumerate(self.levels) if len(level.bits) == 1]
+        for start, end in itertools.pairwise(necks):
+            here = slice(first[start], first[end])
+            inside, neck = as_mask(self.levels[start].bits[0]), as_mask(self.levels[end].bits[0])
+            for flow in self._flows:
+                if neck >> flow.source & 1 and flow.users & ~inside:
+                    enters = (self._as_bits(flow.users) & ~bits[here]).any(axis=1)
+                    total[here] += (enters & _holds(bits[here], flow.source))[:, None] * flow.receive_ns
+        return total
+
+    def _as_bits(self, mask: int) -> Bits:
+        found: Bits = as_bits([mask], self.blocks.n_blocks)[0]
+        return found
+
+    def busy_ns(self, starts: IntArray, ideal: int, column: int, compute_ns: IntArray) -> IntArray:
+        """Return the busy times of stages on a slot; ``NEVER`` where slot or pins forbid one.
 
         Parameters
         ----------
-        before, after
-            Ideals as bits.
+        starts
+            Numbers of ideals below the end.
+        ideal
+            Number of the ideal where they end.
         column
             Place of the slot in ``slots``.
+        compute_ns
+            Compute times of the stages.
         """
-        fresh = after & ~before
-        members = [block for block in range(self.blocks.n_blocks) if fresh >> block & 1]
-        if not self.allowed[members, column].all():
-            return None
-        if sum(self.blocks.pin[block] is not None for block in members) > 1:
-            return None
-        compute = int(self._cost[members, column].sum() + self.blocks.problem.overhead[self.slots[column]])
-        return compute + self._open.moving_ns(before, after, int(self.cluster_of_slot[column]))
-
-    def _build(self, limits: Limits, most_nodes: int, cap: str) -> Iterator[Level]:
-        """Yield the levels; a key is an ideal, with what is open in the bits above."""
-        blocks, n = self.blocks, self.blocks.n_blocks
-        needs = [sum(1 << other for other in before) for before in blocks.predecessors]
-        full, total = (1 << n) - 1, 0
-        ready = {0: sum(1 << block for block, mask in enumerate(needs) if not mask)}
-        open_at = {0: 0}
-        nodes: dict[int, int] = {0: 0}
-        edges: list[tuple[int, int, int, int]] = []
-        work: IntArray = np.zeros((1, len(self.slots)), np.int64)
-        size = 0
-        while True:
-            limits.check()
-            total += len(nodes)
-            if total > most_nodes:
-                raise CapError(
-                    f"ideal_dp: more than {most_nodes} ideals with what is open in a stage, after sets of "
-                    f"{size} of {n} blocks ({cap}); 'lanes' searches single orders instead"
-                )
-            level, place = self._level(nodes, open_at, edges, work)
-            yield level
-            if full in ready:
-                return
-            following: dict[int, int] = {}
-            ready_next: dict[int, int] = {}
-            open_next: dict[int, int] = {}
-            edges, rows = [], []
-            for key, node in nodes.items():
-                mask, source = key & full, int(place[node])
-                candidates = rest = ready[mask]
-                while rest:
-                    bit = rest & -rest
-                    rest ^= bit
-                    block, larger = bit.bit_length() - 1, mask | bit
-                    if larger not in ready_next:
-                        more = candidates ^ bit
-                        for other in blocks.successors[block]:
-                            if needs[other] & ~larger == 0:
-                                more |= 1 << other
-                        ready_next[larger] = more
-                        rows.append((source, block))
-                        open_next[larger] = self._open.at_start(open_at[mask], block, larger)
-                        following.setdefault(larger | open_next[larger] << n, len(following))
-                    grown = self._open.grow(key >> n, block, larger)
-                    if grown is not None:
-                        target = following.setdefault(larger | grown[0] << n, len(following))
-                        edges.append((source, target, block, grown[1]))
-            nodes, ready, open_at = following, ready_next, open_next
-            via = np.array(rows, np.int64)
-            work = level.work_ns[via[:, 0]] + self._cost[via[:, 1]]
-            size += 1
-
-    def _level(
-        self,
-        nodes: dict[int, int],
-        open_at: dict[int, int],
-        edges: list[tuple[int, int, int, int]],
-        work: IntArray,
-    ) -> tuple[Level, IntArray]:
-        """Put a level together, and say where each node is in it.
-
-        ``open_at`` has the ideals in the order of ``work``, with what is open in a stage that starts there.
-        """
-        n = self.blocks.n_blocks
-        full = (1 << n) - 1
-        table = np.array(edges, np.int64).reshape(-1, 4)
-        ways = np.bincount(table[:, 1], minlength=len(nodes))
-        by_ways = np.argsort(-ways, kind="stable")
-        place = np.empty(len(nodes), np.int64)
-        place[by_ways] = np.arange(len(nodes))
-        table[:, 1] = place[table[:, 1]]
-        table = table[np.argsort(table[:, 1], kind="stable")]
-        way = np.arange(len(table)) - np.searchsorted(table[:, 1], table[:, 1])
-        entries = []
-        for number in range(int(ways.max(initial=0))):
-            chosen = table[way == number]
-            entries.append(Entries(chosen[:, 0].copy(), chosen[:, 2].copy(), chosen[:, 3].copy()))
-        number_of = {mask: number for number, mask in enumerate(open_at)}
-        ideal = np.array([number_of[key & full] for key in nodes], np.int64)[by_ways]
-        fresh = place[[nodes[mask | state << n] for mask, state in open_at.items()]]
-        leaving = np.array([self._open.leaving(key >> n) for key in nodes], np.int64)[by_ways]
-        return Level(tuple(entries), ideal, fresh, leaving, work[ideal], tuple(open_at)), place
-
-
-class _Open:
-    """What is open in a growing stage, as bits: per flow may-receive, per flow would-send, and a pin."""
-
-    def __init__(self, blocks: Blocks) -> None:
-        self._flows = hand_overs(blocks)
-        self.is_costly = bool(self._flows)
-        n_flows = len(self._flows)
-        self._into = [0] * blocks.n_blocks
-        self._out = [0] * blocks.n_blocks
-        for number, flow in enumerate(self._flows):
-            self._out[flow.source] |= 1 << number
-            for block in range(blocks.n_blocks):
-                if flow.users >> block & 1:
-                    self._into[block] |= 1 << number
-        self._shift = n_flows
-        self._receives = sum(1 << k for k, flow in enumerate(self._flows) if flow.receive_ns.any())
-        self._sends = sum(1 << k for k, flow in enumerate(self._flows) if flow.send_ns.any())
-        pinned = [pin is not None for pin in blocks.pin]
-        self._pinned = pinned if sum(pinned) > 1 else [False] * blocks.n_blocks
-        self._pin_bit = 1 << 2 * n_flows
-        n_clusters = len(blocks.problem.cluster_sizes)
-        self.charges: list[IntArray] = [np.zeros(n_clusters, np.int64)]
-        self._row_of: dict[tuple[bool, int], int] = {(True, 0): 0, (False, 0): 0}
-
-    def at_start(self, before: int, block: int, ideal: int) -> int:
-        """Return what is open in a stage that starts at an ideal, given that of the ideal without a block."""
-        return (before | self._out[block] & self._receives) & ~self._used_up(block, ideal)
-
-    def grow(self, before: int, block: int, ideal: int) -> tuple[int, int] | None:
-        """Return what is open after a block was added to make an ideal, and the row of what it receives.
-
-        None where the stage holds a pinned block already.
-        """
-        after = before
-        if self._pinned[block]:
-            if before & self._pin_bit:
-                return None
-            after |= self._pin_bit
-        if not self._flows:
-            return after, 0
-        received = before & self._into[block]
-        after &= ~(received | self._used_up(block, ideal) << self._shift)
-        after |= (self._out[block] & self._sends) << self._shift
-        return after, self._row(received, sending=False)
-
-    def _used_up(self, block: int, ideal: int) -> int:
-        """Return the flows into a block that nobody outside an ideal uses."""
-        into, found = self._into[block], 0
-        while into:
-            flow = into & -into
-            into ^= flow
-            if not self._flows[flow.bit_length() - 1].users & ~ideal:
-                found |= flow
-        return found
-
-    def leaving(self, state: int) -> int:
-        """Return the row of what a stage sends that ends with so much open."""
-        return self._row(state >> self._shift & ((1 << self._shift) - 1), sending=True)
-
-    def _row(self, flows: int, *, sending: bool) -> int:
-        key = sending, flows
-        if key not in self._row_of:
-            rest = [flow for number, flow in enumerate(self._flows) if flows >> number & 1]
-            self._row_of[key] = len(self.charges)
-            self.charges.append(
-                np.sum([flow.send_ns if sending else flow.receive_ns for flow in rest], axis=0)
-            )
-        return self._row_of[key]
-
-    def moving_ns(self, before: int, after: int, cluster: int) -> int:
-        """Return what the stage between two ideals pays for hand-over."""
-        total = 0
+        cluster = int(self.cluster_of_slot[column])
+        before, end = self.ideals.bits[starts], as_mask(self.ideals.bits[ideal])
+        fresh = self.ideals.bits[ideal] & ~before
+        moving = self._received_in_the_end[starts, cluster]
         for flow in self._flows:
-            if before >> flow.source & 1:
-                total += int(flow.receive_ns[cluster]) if flow.users & after & ~before else 0
-            elif after >> flow.source & 1:
-                total += int(flow.send_ns[cluster]) if flow.users & ~after else 0
-        return total
+            if not end >> flow.source & 1 or not flow.users & ~end:
+                continue
+            made_before = _holds(before, flow.source)
+            not_used = ~(self._as_bits(flow.users) & fresh).any(axis=1)
+            moving -= (made_before & not_used) * int(flow.receive_ns[cluster])
+            moving += ~made_before * int(flow.send_ns[cluster])
+        busy: IntArray = (
+            np.maximum(compute_ns, moving) if self.blocks.problem.overlap else compute_ns + moving
+        )
+        pins = np.zeros(len(starts), np.int64)
+        for block in self._restricted:
+            if end >> block & 1:
+                inside = ~_holds(before, block)
+                pins += inside & (self.blocks.pin[block] is not None)
+                if not self.allowed[block, column]:
+                    busy[inside] = NEVER
+        busy[pins > 1] = NEVER
+        return busy
+
+    @cached_property
+    def _restricted(self) -> tuple[int, ...]:
+        pinned = np.array([pin is not None for pin in self.blocks.pin])
+        return tuple(map(int, np.flatnonzero(pinned | ~self.allowed.all(axis=1))))
+
+    def _build(self, limits: Limits, most_ideals: int, cap: str) -> Iterator[Level]:
+        blocks, n = self.blocks, self.blocks.n_blocks
+        weight = np.random.default_rng(0).integers(1, 1 << 63, n, dtype=np.uint64)
+        single = as_bits([1 << block for block in range(n)], n)
+        follows = np.zeros((n, n), np.int16)
+        for number, others in enumerate(blocks.successors):
+            follows[number, list(others)] = 1
+        lacking = follows.sum(axis=0, dtype=np.int16)[None]  # blocks still missing below; -1 inside the ideal
+        bits, key = np.zeros((1, single.shape[1]), np.uint64), np.zeros(1, np.uint64)
+        nothing = np.zeros((1, self._sent.shape[1]), np.int64)
+        level = Level(bits, (), np.zeros((1, len(self.slots)), np.int64), nothing)
+        total = 1
+        yield level
+        for size in range(1, n + 1):
+            limits.check()
+            source, block = np.nonzero(lacking == 0)
+            key, bits = key[source] + weight[block], bits[source] | single[block]
+            first, ideal = _distinct(key, bits)
+            total += len(first)
+            if total > most_ideals:
+                raise CapError(
+                    f"ideal_dp: more than {most_ideals} ideals after sets of {size} of {n} blocks ({cap}); "
+                    "'lanes' searches single orders instead"
+                )
+            ways = np.bincount(ideal)
+            by_ways = np.argsort(-ways, kind="stable")
+            place = np.empty(len(first), np.int64)
+            place[by_ways] = np.arange(len(first))
+            first, ideal = first[by_ways], place[ideal]
+            key, bits = key[first], bits[first]
+            lacking = lacking[source[first]] - follows[block[first]]
+            lacking[np.arange(len(first)), block[first]] = -1
+            level = self._level(level, bits, source, block, ideal)
+            yield level
+
+    def _level(self, before: Level, bits: Bits, source: IntArray, block: IntArray, ideal: IntArray) -> Level:
+        """Put a level together from its ideals and the edges to them."""
+        by_ideal = np.argsort(ideal, kind="stable")
+        source, block, ideal = source[by_ideal], block[by_ideal], ideal[by_ideal]
+        way = np.arange(len(ideal)) - np.searchsorted(ideal, ideal)
+        entries = tuple(Entries(source[way == k], block[way == k]) for k in range(int(way.max()) + 1))
+        work = before.work_ns[entries[0].source] + self._cost[entries[0].block]
+        sent = self._sent[entries[0].block]
+        for entry in entries[1:]:
+            sent[: len(entry.block)] = np.minimum(sent[: len(entry.block)], self._sent[entry.block])
+        return Level(bits, entries, work, sent)
+
+
+def _distinct(key: Bits, bits: Bits) -> tuple[IntArray, IntArray]:
+    """Return where each distinct set is first, and which one each is; sets of one key are mostly equal."""
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    if (bits[first][which] != bits).any():
+        _, first, which = np.unique(bits, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
+
+
+def _members(mask: int) -> Iterator[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit.bit_length() - 1
+        mask ^= bit
+
+
+def _holds(bits: Bits, block: int) -> BoolArray:
+    """Whether each set (last axis: words) holds a block."""
+    held: BoolArray = (bits[..., block // WORD] >> np.uint64(block % WORD) & np.uint64(1)).astype(np.bool_)
+    return held

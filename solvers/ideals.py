@@ -65,6 +65,11 @@ def as_bits(masks: list[int], n_bits: int) -> Bits:
     return np.frombuffer(data, dtype="<u8").reshape(len(masks), n_bytes // 8).astype(np.uint64)
 
 
+def as_mask(bits: Bits) -> int:
+    """Return the mask of the words of one set."""
+    return int.from_bytes(bits.astype("<u8").tobytes(), "little")
+
+
 def sums_over(bits: Bits, values: FloatArray | IntArray) -> FloatArray:
     """Return float64 (masks, columns): sums of the rows of ``values`` over the members of each mask."""
     found = np.zeros((len(bits), values.shape[1]))

@@ -13,20 +13,18 @@ from collections.abc import Callable
 import numpy as np
 
 from solvers.bounds import lane_bounds_ns
+from solvers.errors import CapError
 from solvers.growth import Growth
 from solvers.knapsack import Knapsack, LaneType
 from solvers.limits import Limits
 from solvers.order_costs import NEVER
 from solvers.problem import IntArray
-from solvers.reach import Reach
+from solvers.reach import Reach, Stages
 
 AGREE = 1e-12
 """Total rates that differ relatively by less are equal."""
 ROUNDING = 1e-9
 """Relative amount by which lower bounds computed in floating point are lowered."""
-
-Stages = tuple[tuple[tuple[int, ...], int], ...]
-"""(ascending layers, slot) of each stage of a lane."""
 
 
 class LaneProof:
@@ -55,9 +53,13 @@ class LaneProof:
         self.lower_ns: IntArray = np.full(least.shape, NEVER, np.int64)
         self.lower_ns[possible] = np.ceil(least[possible] * (1 - ROUNDING)).astype(np.int64)
         self.lower_ns = np.minimum(self.lower_ns, self.known_ns)
-        self._ceiling_ns = self.known_ns.copy()  # where hand-over counts too little: below what is known
+        # Below what is known where nobody could tell, or hand-over was taken as the cheapest.
+        self._ceiling_ns = self.known_ns.copy()
         self._halve: set[tuple[int, ...]] = set()
-        self.n_sweeps = 0
+        self.is_decided = True
+        """Whether every question was answered."""
+        self.is_complete = False
+        """Whether no mix beats the best one known (by more than the gap)."""
 
     def run(self, offer: Callable[[tuple[int, ...], Stages], int]) -> None:
         """Raise ``lower_ns`` until no mix beats the best one known.
@@ -79,20 +81,28 @@ class LaneProof:
                 return
             use, period = question
             reach = Reach(self._growth, use, period, self._limits)
-            self.n_sweeps += 1
-            final = reach.final()
+            possible = reach.final()
             inside = tuple(slice(0, n + 1) for n in use)
             lower = self.lower_ns[inside]
-            lower[~final] = np.maximum(lower[~final], np.minimum(period + 1, NEVER))
-            if final[use]:
-                found = offer(use, reach.lane(use))
-                beyond = tuple(slice(n, None) for n in use)
-                self.known_ns[beyond] = np.minimum(self.known_ns[beyond], found)
-                self._ceiling_ns = np.minimum(self._ceiling_ns, self.known_ns)
-                self._ceiling_ns[use] = min(int(self._ceiling_ns[use]), period)
-                self._halve.add(use)
-            else:
+            lower[~possible] = np.maximum(lower[~possible], period + 1)
+            if not possible[use]:
                 self._halve.discard(use)
+                continue
+            self._halve.add(use)
+            try:
+                lane = reach.lane(use)
+            except CapError:
+                self.is_decided = False
+                self._ceiling_ns[use] = period
+                continue
+            if lane is None:
+                self.lower_ns[use] = max(int(self.lower_ns[use]), period + 1)
+                self._halve.discard(use)
+                continue
+            beyond = tuple(slice(n, None) for n in use)
+            self.known_ns[beyond] = np.minimum(self.known_ns[beyond], offer(use, lane))
+            self._ceiling_ns = np.minimum(self._ceiling_ns, self.known_ns)
+            self._ceiling_ns[use] = min(int(self._ceiling_ns[use]), period)
 
     def _question(self) -> tuple[tuple[int, ...], int] | None:
         """Return for which cores to ask whether there is a lane within which period; None at the end."""
@@ -100,7 +110,8 @@ class LaneProof:
         hoped = self._knapsack(self.lower_ns)
         enough = known.best_rate * (1 + max(self._limits.gap, AGREE))
         same = self._limits.gap == 0 and hoped.best_rate >= known.best_rate * (1 - AGREE)
-        if hoped.best_rate <= enough and not (same and hoped.best_secondary < known.best_secondary):
+        self.is_complete = hoped.best_rate <= enough
+        if self.is_complete and not (same and hoped.best_secondary < known.best_secondary):
             return None
         lanes = [hoped.types[number] for number in hoped.lanes()]
         open_lanes = [lane for lane in lanes if self.lower_ns[lane.use] < self._ceiling_ns[lane.use]]

@@ -18,16 +18,15 @@ from solvers.evaluate import evaluate, score_key
 from solvers.free_layers import follow_neighbours
 from solvers.growth import Growth
 from solvers.ideal_dp import IdealTable
-from solvers.ideals import enumerate_ideals
 from solvers.interval_dp import IntervalTable, Span, useful_slots
 from solvers.knapsack import Knapsack, LaneType
 from solvers.lane_proof import LaneProof
-from solvers.lane_proof import Stages as LaneStages
 from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.network_orders import network_orders, reordered
 from solvers.order_costs import NEVER, Links, OrderCosts, exact_links
 from solvers.problem import IntArray, Problem
+from solvers.reach import Stages as LaneStages
 from solvers.topology import Blocks, contract, orders
 
 WORK_PER_SEARCH = 100_000_000
@@ -77,6 +76,8 @@ class LanePool:
         self._tables: list[tuple[OrderCosts, IntervalTable]] = []
         self._scored: dict[tuple[int, ...], ScoredLane] = {}
         self.n_orders = 0
+        self.is_exact = True
+        """Whether no lane or mix of what was searched is better, as far as hand-over is exact."""
         self._try_orders(limits, n_orders)
 
     def _try_orders(self, limits: Limits, n_orders: int | None) -> None:
@@ -150,49 +151,62 @@ class LanePool:
             More than ``most_ideals`` ideals, or more memory than the limit.
         """
         fewer = contract(self.problem, follow_neighbours(self.blocks))
+        try:
+            return self._search_pairs(fewer, limits, min(most_ideals, FEW_IDEALS), max_lanes)
+        except CapError:
+            if most_ideals <= FEW_IDEALS:
+                raise
+        try:
+            n_ideals, is_decided = self._prove(fewer, limits, max_lanes)
+        except UnsupportedProblemError:
+            n_ideals, is_decided = 0, False
+        if is_decided or n_ideals > most_ideals:
+            return n_ideals
+        return self._search_pairs(fewer, limits, most_ideals, max_lanes)
+
+    def _search_pairs(self, fewer: Blocks, limits: Limits, most_ideals: int, max_lanes: int | None) -> int:
         own_order = tuple(range(self.blocks.n_blocks))
         if max_lanes == 1:
             known = self._single_lane_thresholds()
         elif exact_links(self.blocks, own_order) is Links.TARGET:
-            known = self._guess_ns
+            known = np.minimum(self._guess_ns, self._scored_ns())
         else:
-            known = np.full(self._guess_ns.shape, NEVER, np.int64)
             for use in self.frontier():
-                known[use] = self.score(use).period_ns
-        try:
-            table = IdealTable(fewer, known, limits, min(most_ideals, FEW_IDEALS))
-        except CapError:
-            if most_ideals <= FEW_IDEALS:
-                raise
-            enumerate_ideals(fewer, most_ideals)
-            try:
-                return self._prove(fewer, limits, max_lanes)
-            except (CapError, UnsupportedProblemError):
-                table = IdealTable(fewer, known, limits, most_ideals)
+                self.score(use)
+            known = self._scored_ns()
+        table = IdealTable(fewer, known, limits, most_ideals)
         better = table.periods()
-        self.lower_ns = np.minimum(known, better)
+        self.lower_ns, self.is_exact = np.minimum(known, better), True
         for use in frontier_of(self.lower_ns):
             if better[use] < known[use]:
                 stages = tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(table.lane(use)))
                 self._offer(use, stages)
         return table.n_ideals
 
-    def _prove(self, fewer: Blocks, limits: Limits, max_lanes: int | None) -> int:
+    def _prove(self, fewer: Blocks, limits: Limits, max_lanes: int | None) -> tuple[int, bool]:
+        """Prove the best mix by sweeps over ideals; return how many there are, and whether that told all."""
         growth = Growth(fewer, limits)
         for use in self.frontier():
             self.score(use)
-        known = np.full(self._guess_ns.shape, NEVER, np.int64)
-        for use, lane in self._scored.items():
-            known[use] = lane.period_ns
-        proof = LaneProof(growth, _running_minimum(known), max_lanes, limits)
+        proof = LaneProof(growth, _running_minimum(self._scored_ns()), max_lanes, limits)
 
         def offer(use: tuple[int, ...], lane: LaneStages) -> int:
             self._offer(use, tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(lane)))
+            found = best_mix(self, max_lanes)
+            if found is not None:
+                limits.found(found)
             return self.value_ns(use)
 
         proof.run(offer)
         self.lower_ns = proof.lower_ns
-        return growth.n_ideals
+        self.is_exact = proof.is_complete and not limits.gap
+        return growth.n_ideals, proof.is_decided
+
+    def _scored_ns(self) -> IntArray:
+        found = np.full(self._guess_ns.shape, NEVER, np.int64)
+        for use, lane in self._scored.items():
+            found[use] = lane.period_ns
+        return found
 
     def _single_lane_thresholds(self) -> IntArray:
         """Per core counts, what a single lane must beat: the best period, or equal it with fewer cores."""

@@ -56,9 +56,10 @@ def solve_ideal_dp(problem: Problem, limits: Limits) -> Solution:
     """Find the best mix of lanes over *all* contiguous (convex) plans.
 
     Exact for branching graphs too (where hand-over costs depend on the producer's cluster: unless a
-    lower bound stays below the best found).  Cost: the number of ideals times the successors that
-    known periods do not prune; refuses more than 200,000 ideals.  See ``solvers.ideal_dp`` for the
-    source.
+    lower bound stays below the best found).  Cost: some dozens of sweeps over the ideals, each linear
+    in their number (``solvers.lane_proof``); with up to 1,000 ideals, or whole stages that were
+    measured, one pass over pairs of them (``solvers.ideal_dp``, with the source).  Refuses more than
+    500,000 ideals, of the last kind more than 200,000.
 
     Raises
     ------
@@ -98,7 +99,7 @@ def _solve(
     links = exact_links(blocks, tuple(range(blocks.n_blocks)))
     exact = links is Links.TARGET or (links is not None and blocks.has_one_order)
     rate = float(evaluation.frames_per_ns)
-    proved = (exact and limits.gap == 0) or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)
+    proved = (exact and pool.is_exact) or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)
     status = Status.OPTIMAL if proved else Status.FEASIBLE
     return or_whole_networks(problem, Solution(name, status, family, mapping, evaluation, None))
 

@@ -1,28 +1,39 @@
-"""Which ideals a lane reaches within a period: a running maximum over the lattice of ideals.
+"""Which core counts a lane keeps a period on: a running maximum over the lattice of ideals.
 
-For every node K of ``solvers.growth``, cores used and slot, keep the most work W(I) - hand-over(I, K) of any
-start I below K that is itself reached.  The busy time of the best stage that ends at K is then W(K) minus
-that number, so whether K is reached needs no look at pairs of ideals: one sweep over the edges of the
-lattice decides for all core counts at once.  A stage that takes longer than the period already is dropped.
+For every ideal K, cores used and slot, keep the most work W(I) - hand-over that is sure (``solvers.growth``)
+of any start I below K that is itself reached; starts before the last neck apart, as more is sure of them.
+The best stage that ends at K is then busy for at least W(K) minus that number, so whether K is reached
+needs no look at pairs of ideals: one sweep over the edges of the lattice decides for all core counts at
+once.  A stage that takes longer than the period already is dropped.  What is not reached can not be,
+whatever counts besides.  What is reached is searched backwards with the exact busy times, among the few
+ideals that are reached.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from solvers.errors import EvaluationMismatchError
+from solvers.errors import CapError
 from solvers.growth import Growth, Level
-from solvers.ideals import as_bits
+from solvers.ideals import as_mask
 from solvers.limits import Limits
 from solvers.problem import BoolArray, IntArray
 
 NOT_REACHED = -(1 << 60)
+_OVER_NECK, _SINCE_NECK, _TO_NECK = 0, 1, 2
+"""Starts at the last neck and before; after it; the same with what they have received at the next neck."""
 LONGEST_NS = 1 << 59
 """Longer periods allow the same as this one."""
+MOST_STEPS = 20_000
+"""Ideals with core counts from which a lane is searched backwards."""
+
+Stages = tuple[tuple[tuple[int, ...], int], ...]
+"""(ascending layers, slot) of each stage of a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +64,12 @@ class Reach:
     def __init__(self, growth: Growth, cores: tuple[int, ...], period_ns: int, limits: Limits) -> None:
         self._growth = growth
         self._period_ns = min(period_ns, LONGEST_NS)
+        self._limits = limits
         self._box = (*cores, *growth.resources.box[growth.resources.n_clusters :])
         self._states = list(itertools.product(*(range(size + 1) for size in self._box)))
         self._number = {state: number for number, state in enumerate(self._states)}
         self._columns = self._make_columns()
-        first = np.zeros((1, len(self._states)), np.bool_)
-        first[0, 0] = True
-        self._reached: list[BoolArray] = [first]
-        self._sweep(limits)
+        self._reached = list(self._sweep())
 
     def _make_columns(self) -> _Columns:
         growth, found = self._growth, []
@@ -73,38 +82,57 @@ class Reach:
         table = np.array(sorted(found), np.int64).reshape(-1, 4)
         return _Columns(table[:, 1], table[:, 2], table[:, 0], table[:, 3])
 
-    def _sweep(self, limits: Limits) -> None:
-        columns, levels = self._columns, self._growth.levels
+    def _sweep(self) -> Iterator[BoolArray]:
+        """Yield bool (ideals, states) per level."""
+        growth, columns = self._growth, self._columns
         live = np.flatnonzero(columns.before == 0)
-        most = np.zeros((1, len(live)), np.int64)
-        for number, level in enumerate(levels[1:], 1):
-            if number % 32 == 0:
-                limits.check()
-            most = self._grow(level, live, most)
-            reached = self._end_stages(level, live, most)
-            self._reached.append(reached)
-            going = most > NOT_REACHED
+        most = [np.zeros((1, len(live)), np.int64)] * (1 if growth.is_free else 3)
+        first = np.zeros((1, len(self._states)), np.bool_)
+        first[0, 0] = True
+        yield first
+        for size, level in enumerate(growth.levels[1:], 1):
+            if size % 32 == 0:
+                self._limits.check()
+            most = [self._grow(level, live, before) for before in most]
+            if len(level.bits) == 1 and len(most) > 1:
+                most[_SINCE_NECK] = most[_TO_NECK]
+            reached = self._end_stages(size, live, most)
+            yield reached
+            if len(level.bits) == 1 and len(most) > 1:
+                longer = np.maximum(most[_OVER_NECK], most[_TO_NECK])
+                most = [longer, np.full_like(longer, NOT_REACHED), np.full_like(longer, NOT_REACHED)]
             starts: BoolArray = np.any(reached, axis=0)
             wanted = starts[columns.before]
-            wanted[live[going.any(axis=0)]] = True
-            next_live = np.flatnonzero(wanted)
-            grown = np.full((len(most), len(next_live)), NOT_REACHED)
-            kept = wanted[live]
-            grown[:, np.searchsorted(next_live, live[kept])] = most[:, kept]
-            here = reached[:, columns.before[next_live]]
-            work = level.work_ns[level.fresh][:, columns.slot[next_live]]
-            grown[level.fresh] = np.where(here, work, grown[level.fresh])
-            live, most = next_live, grown
+            for before in most:
+                wanted[live[(before > NOT_REACHED).any(axis=0)]] = True
+            kept, next_live = wanted[live], np.flatnonzero(wanted)
+            where = np.searchsorted(next_live, live[kept])
+            for number, before in enumerate(most):
+                grown = np.full((len(level.bits), len(next_live)), NOT_REACHED)
+                grown[:, where] = before[:, kept]
+                most[number] = self._start(size, number, next_live, reached, grown)
+            live = next_live
+
+    def _start(self, size: int, number: int, live: IntArray, reached: BoolArray, grown: IntArray) -> IntArray:
+        """Let stages start at the ideals of a level that are reached."""
+        growth = self._growth
+        slot, before = self._columns.slot[live], self._columns.before[live]
+        work = growth.levels[size].work_ns[:, slot]
+        if not growth.is_free:
+            if number == (_SINCE_NECK if len(work) == 1 else _OVER_NECK):
+                return grown
+            sure = growth.sure
+            paid = (sure.to_neck_ns if number == _TO_NECK else sure.first_block_ns)[size]
+            work = work - paid[:, growth.cluster_of_slot[slot]]
+        return np.maximum(grown, np.where(reached[:, before], work, NOT_REACHED))
 
     def _grow(self, level: Level, live: IntArray, before: IntArray) -> IntArray:
         """Add one block in every way; drop what takes too long already."""
         growth, columns = self._growth, self._columns
         slot = columns.slot[live]
-        most = np.full((len(level.work_ns), len(live)), NOT_REACHED)
+        most = np.full((len(level.bits), len(live)), NOT_REACHED)
         for entry in level.entries:
             value = before[entry.source]
-            if entry.charge.any():
-                value -= growth.charges_ns[entry.charge][:, growth.cluster_of_slot[slot]]
             if not growth.allowed.all():
                 value[~growth.allowed[entry.block][:, slot]] = NOT_REACHED
             np.maximum(most[: len(value)], value, out=most[: len(value)])
@@ -112,74 +140,112 @@ class Reach:
         most[busy > columns.longest_ns[live]] = NOT_REACHED
         return most
 
-    def _end_stages(self, level: Level, live: IntArray, most: IntArray) -> BoolArray:
+    def _end_stages(self, size: int, live: IntArray, most: list[IntArray]) -> BoolArray:
         """Return which ideals (rows) are reached in which state."""
-        columns, n_ideals = self._columns, len(level.masks)
-        reached = np.zeros((n_ideals, len(self._states)), np.bool_)
+        columns, growth = self._columns, self._growth
+        level = growth.levels[size]
+        reached = np.zeros((len(level.bits), len(self._states)), np.bool_)
         if not len(live):
             return reached
-        growth = self._growth
-        slot = columns.slot[live]
-        busy = level.work_ns[:, slot] - most
-        if level.leaving.any():
-            busy += growth.charges_ns[level.leaving][:, growth.cluster_of_slot[slot]]
-        within = busy <= columns.longest_ns[live]
-        after, first = np.unique(columns.after[live], return_index=True)
-        ends = np.logical_or.reduceat(within, first, axis=1)
-        if n_ideals == len(level.ideal):
-            reached[np.ix_(level.ideal, after)] = ends
+        slot, longest = columns.slot[live], columns.longest_ns[live]
+        work = level.work_ns[:, slot]
+        if growth.is_free:
+            within = work - most[0] <= longest
         else:
-            by_ideal = np.argsort(level.ideal, kind="stable")
-            starts = np.searchsorted(level.ideal[by_ideal], np.arange(n_ideals))
-            reached[:, after] = np.logical_or.reduceat(ends[by_ideal], starts, axis=0)
+            cluster = growth.cluster_of_slot[slot]
+            within = work + growth.sure.made_since_ns[size][:, cluster] - most[_OVER_NECK] <= longest
+            within |= work + level.sent_ns[:, cluster] - most[_SINCE_NECK] <= longest
+        after, first = np.unique(columns.after[live], return_index=True)
+        reached[:, after] = np.logical_or.reduceat(within, first, axis=1)
         return reached
 
     def final(self) -> BoolArray:
-        """Return bool (cores + 1 per cluster): whether a lane on exactly so many cores keeps the period."""
-        shape = tuple(size + 1 for size in self._box)
-        n_clusters = self._growth.resources.n_clusters
-        last = self._reached[-1][0].reshape(shape)
-        found: BoolArray = last.any(axis=tuple(range(n_clusters, len(shape))))
+        """Return bool (cores + 1 per cluster): false where no lane on exactly so many is within the period.
+
+        True only says that the hand-over that is sure does not rule it out; ``lane`` tells.
+        """
+        shape = tuple(size + 1 for size in self._box[: self._growth.resources.n_clusters])
+        found: BoolArray = self._reached[-1][0].reshape(*shape, -1).any(axis=-1)
         return found
 
-    def lane(self, cores: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """Return the stages (ascending layers, slot) of a lane behind ``final()[cores]``."""
+    def lane(self, cores: tuple[int, ...]) -> Stages | None:
+        """Return a lane on exactly these cores within the period; None where there is none.
+
+        Raises
+        ------
+        CapError
+            ``MOST_STEPS`` ideals did not tell.
+        """
         n_clusters = self._growth.resources.n_clusters
-        state = next(
-            state
-            for number, state in enumerate(self._states)
-            if state[:n_clusters] == cores and self._reached[-1][0, number]
-        )
-        blocks = self._growth.blocks
-        ideal = self._growth.levels[-1].masks[0]
+        last = self._growth.n_ideals - 1
+        seen: set[tuple[int, int]] = set()
+        for number, state in enumerate(self._states):
+            if state[:n_clusters] == cores and self._reached[-1][0, number]:
+                path = self._search(last, number, seen)
+                if path is not None:
+                    return self._stages(path)
+        return None
+
+    def _search(self, ideal: int, state: int, seen: set[tuple[int, int]]) -> list[tuple[int, int]] | None:
+        """Return (start, place of the slot) of the stages to an ideal, the last one first."""
+        path: list[tuple[int, int]] = []
+        waiting = [iter(self._stages_to(ideal, state))]
+        while waiting:
+            step = next(waiting[-1], None)
+            if step is None:
+                waiting.pop()
+                path = path[:-1]
+                continue
+            start, column, earlier = step
+            if not start:
+                return [*path, (start, column)]
+            if (start, earlier) in seen:
+                continue
+            seen.add((start, earlier))
+            if len(seen) > MOST_STEPS:
+                raise CapError(f"ideal_dp: {MOST_STEPS} ideals do not tell whether a lane is within a period")
+            path.append((start, column))
+            waiting.append(iter(self._stages_to(start, earlier)))
+        return None
+
+    def _stages_to(self, ideal: int, state: int) -> list[tuple[int, int, int]]:
+        """Return the stages that end at an ideal, shortest first: (start, place of the slot, state there)."""
+        self._limits.check()
+        growth, ideals = self._growth, self._growth.ideals
+        n_below = ideals.first[int(np.searchsorted(ideals.first, ideal, side="right")) - 1]
+        outside = ~ideals.bits[ideal]
+        longest = self._period_ns
+        found = []
+        for column, slot in enumerate(growth.slots):
+            earlier = self._number.get(
+                tuple(int(a - b) for a, b in zip(self._states[state], growth.resources.use[slot]))
+            )
+            if earlier is None:
+                continue
+            starts = np.flatnonzero(self._by_state[earlier, :n_below])
+            compute = ideals.work_ns[ideal, column] - ideals.work_ns[starts, column]
+            compute += growth.blocks.problem.overhead[slot]
+            starts, compute = starts[compute <= longest], compute[compute <= longest]
+            below = ~(ideals.bits[starts] & outside).any(axis=1)
+            starts, compute = starts[below], compute[below]
+            if len(starts):
+                busy = growth.busy_ns(starts, ideal, column, compute)
+                found += [(int(start), column, earlier) for start in starts[busy <= longest]]
+        return sorted(found, key=lambda stage: (-stage[0], stage[1]))
+
+    @cached_property
+    def _by_state(self) -> BoolArray:
+        return np.ascontiguousarray(np.concatenate(self._reached).T)
+
+    def _stages(self, path: list[tuple[int, int]]) -> Stages:
+        blocks, ideals = self._growth.blocks, self._growth.ideals
         stages = []
-        while ideal:
-            before, column, state = self._step_back(ideal, state)
-            fresh = ideal & ~before
+        end = as_mask(ideals.bits[-1])
+        for start, column in path:
+            before = as_mask(ideals.bits[start])
+            fresh = end & ~before
             held = (block for block in range(blocks.n_blocks) if fresh >> block & 1)
             layers = tuple(sorted(layer for block in held for layer in blocks.members[block]))
             stages.append((layers, self._growth.slots[column]))
-            ideal = before
+            end = before
         return tuple(reversed(stages))
-
-    def _step_back(self, ideal: int, state: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
-        """Return where a stage starts that ends here: the ideal, the place of its slot, and the state."""
-        growth = self._growth
-        size = ideal.bit_count()
-        bits, masks, first = growth.all_bits
-        outside = ~as_bits([ideal], growth.blocks.n_blocks)[0]
-        below = ~(bits[: first[size]] & outside).any(axis=1)
-        for column, slot in enumerate(growth.slots):
-            earlier = tuple(int(a - b) for a, b in zip(state, growth.resources.use[slot]))
-            if min(earlier) < 0:
-                continue
-            start = np.flatnonzero(below & self._all_reached[: first[size], self._number[earlier]])
-            for number in start[::-1]:  # the largest ideals first: the shortest stages
-                busy = growth.busy_ns(masks[number], ideal, column)
-                if busy is not None and busy <= self._period_ns:
-                    return masks[number], column, earlier
-        raise EvaluationMismatchError("an ideal that is reached has no stage that ends there: a bug")
-
-    @cached_property
-    def _all_reached(self) -> BoolArray:
-        return np.concatenate(self._reached)

@@ -14,7 +14,7 @@ from benchmarks.graph_files import read_pipedream
 from solvers.errors import CapError, InfeasibleError, UnsupportedProblemError
 from solvers.evaluate import evaluate
 from solvers.exhaustive import search_exhaustively
-from solvers.growth import Growth
+from solvers.growth import Growth, _distinct
 from solvers.ideal_dp import IdealTable
 from solvers.ideals import enumerate_ideals
 from solvers.knapsack import Knapsack, LaneType
@@ -22,7 +22,7 @@ from solvers.lane_proof import LaneProof
 from solvers.limits import Limits
 from solvers.mapping import Family, Lane, Mapping, Stage, Status
 from solvers.order_costs import NEVER
-from solvers.problem import Flow, Problem, Slot
+from solvers.problem import Flow, Problem, Slot, StageTime
 from solvers.reach import Reach
 from solvers.registry import solve
 from solvers.topology import contract
@@ -45,8 +45,42 @@ def grown(problem):
         assume(False)
 
 
+@st.composite
+def modules(draw):
+    """Two or three modules of parallel branches with hand-over both ways; now and then a tensor skips one."""
+    preceding, heads, flows = 0, [0], []
+    n = 1
+    for _ in range(draw(st.integers(2, 3))):
+        ends, users = [], []
+        for length in draw(st.lists(st.integers(1, 2), min_size=2, max_size=3)):
+            users.append(n)
+            flows += [((layer,), (layer + 1,)) for layer in range(n, n + length - 1)]
+            ends.append(n + length - 1)
+            n += length
+        flows.append(((preceding,), tuple(users)))
+        flows += [((end,), (n,)) for end in ends]
+        preceding = n
+        heads.append(n)
+        n += 1
+    if draw(st.booleans()):
+        flows.append(((heads[0],), (heads[-1],)))
+    few = st.integers(0, 6)
+    row, send = ([draw(few) for _ in range(2)] for _ in range(2))
+    return Problem(
+        np.array([[draw(st.integers(1, 20)) for _ in range(2)] for _ in range(n)]),
+        np.array([[draw(st.integers(0, 9)) > 0 or layer in heads for _ in range(2)] for layer in range(n)]),
+        (Slot(0, 1), Slot(1, 1)),
+        (2, 1),
+        tuple(Flow(source[0], users, draw(st.integers(0, 5))) for source, users in flows),
+        setup_ns=np.array([row] * 2),
+        bandwidth_bytes_per_s=np.full((2, 2), draw(st.sampled_from([np.inf, 1e9]))),
+        send_setup_ns=tuple(send),
+        send_bandwidth_bytes_per_s=(draw(st.sampled_from([np.inf, 1e9])), np.inf),
+    )
+
+
 @MANY
-@given(problem=problems(6, chain=False), data=st.data())
+@given(problem=st.one_of(problems(6, chain=False), modules()), data=st.data())
 def test_reach_equals_the_programme_over_pairs(problem, data):
     blocks, growth = grown(problem)
     assert growth.n_ideals == len(enumerate_ideals(blocks, 1000))
@@ -54,17 +88,31 @@ def test_reach_equals_the_programme_over_pairs(problem, data):
     values = sorted({int(value) for value in wanted[wanted < NEVER]} | {0})
     period = data.draw(st.sampled_from(values)) + data.draw(st.integers(-1, 1))
     reach = Reach(growth, problem.cluster_sizes, period, Limits())
-    assert (reach.final() == (wanted <= period)).all()
+    assert (reach.final() | (wanted > period)).all()
     for cores in np.argwhere(reach.final()):
-        _check_lane(problem, blocks, growth, reach, tuple(int(n) for n in cores), period)
+        stages = reach.lane(tuple(map(int, cores)))
+        assert (stages is not None) == (wanted[tuple(cores)] <= period)
+        if stages is not None:
+            lane = Lane(tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(stages)))
+            assert sum(problem.cores[stage.slot] for stage in lane.stages).tolist() == cores.tolist()
+            assert _same_links(problem) <= (evaluate(problem, Mapping((lane,))).lanes[0].period_ns <= period)
 
 
-def _check_lane(problem, blocks, growth, reach, cores, period):
-    stages = tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(reach.lane(cores)))
-    assert sum(problem.cores[stage.slot] for stage in stages).tolist() == list(cores)
-    lane = evaluate(replace(problem, max_power_mw=None), Mapping((Lane(stages),))).lanes[0]
-    same = (problem.setup == problem.setup[:1]).all() and (problem.bandwidth == problem.bandwidth[:1]).all()
-    assert lane.period_ns <= period or not same
+def _same_links(problem):
+    """Whether hand-over does not depend on the producer's cluster."""
+    return (problem.setup == problem.setup[:1]).all() and (problem.bandwidth == problem.bandwidth[:1]).all()
+
+
+@MANY
+@given(problem=problems(6, chain=True, links="target"), data=st.data())
+def test_sure_hand_over_is_all_there_is_where_stages_meet_in_necks(problem, data):
+    blocks, growth = grown(
+        replace(problem, overlap=False, send_setup_ns=None, send_bandwidth_bytes_per_s=None)
+    )
+    assume(all(pin is None for pin in blocks.pin))
+    wanted = periods_by_pairs(blocks)
+    period = data.draw(st.sampled_from(sorted({int(value) for value in wanted[wanted < NEVER]} | {0})))
+    assert (Reach(growth, problem.cluster_sizes, period, Limits()).final() == (wanted <= period)).all()
 
 
 def _n_cores(problem, solution):
@@ -84,8 +132,7 @@ def test_many_ideals_equal_brute_force_over_all_contiguous_plans(problem):
         return
     assert found.evaluation is not None
     assert found.evaluation.frames_per_ns <= oracle.evaluation.frames_per_ns
-    same = (problem.setup == problem.setup[:1]).all() and (problem.bandwidth == problem.bandwidth[:1]).all()
-    assert found.status is Status.OPTIMAL or not same
+    assert found.status is Status.OPTIMAL or not _same_links(problem)
     if found.status is Status.OPTIMAL:
         assert found.family is not Family.ORDER
         assert found.evaluation.frames_per_ns == oracle.evaluation.frames_per_ns
@@ -118,21 +165,39 @@ def _best_rate(problem, periods):
     return Knapsack(problem.cluster_sizes, types, problem.lane_limit).best_rate
 
 
-def test_refuses_what_it_can_not_prove():
-    flows = (Flow(0, (1,), 8),)
-    problem = Problem(np.ones((2, 1), np.int64), np.ones((2, 1), bool), (Slot(0, 1),), (2,), flows)
-    costly = replace(problem, setup_ns=np.ones((1, 1), np.int64), overlap=True)
-    with pytest.raises(UnsupportedProblemError, match="overlaps"):
-        Growth(contract(costly), Limits())
-    Growth(contract(replace(costly, overlap=False)), Limits())
+def test_measured_stages_are_refused():
+    problem = Problem(
+        np.ones((2, 1), np.int64),
+        np.ones((2, 1), bool),
+        (Slot(0, 1),),
+        (2,),
+        (Flow(0, (1,), 8),),
+        stage_times=(StageTime(frozenset({0, 1}), 0, 1),),
+    )
+    with pytest.raises(UnsupportedProblemError, match="measured"):
+        Growth(contract(problem), Limits())
 
 
-def test_caps_are_named():
+def test_caps_are_named(monkeypatch):
     free = Problem(np.ones((12, 1), np.int64), np.ones((12, 1), bool), (Slot(0, 1),), (1,))
-    with pytest.raises(CapError, match=r"more than 1000 ideals .* sets of \d+ of 12 blocks \(cap of 1000\)"):
-        Growth(contract(free), Limits(), most_nodes=1000)
+    with pytest.raises(
+        CapError, match=r"more than 1000 ideals after sets of \d+ of 12 blocks \(cap on ideals"
+    ):
+        Growth(contract(free), Limits(), 1000)
     with pytest.raises(CapError, match="100000 bytes of memory"):
         Growth(contract(free), Limits(memory_bytes=100_000))
+    monkeypatch.setattr("solvers.reach.MOST_STEPS", 0)
+    growth = Growth(contract(replace(free, cluster_sizes=(2,))), Limits())
+    with pytest.raises(CapError, match="0 ideals do not tell"):
+        Reach(growth, (2,), 6, Limits()).lane((2,))
+
+
+def test_sets_of_one_key_are_told_apart():
+    bits = np.array([[3], [5], [3], [5]], np.uint64)
+    for key in ([1, 1, 1, 1], [1, 2, 1, 2]):
+        first, which = _distinct(np.array(key, np.uint64), bits)
+        assert (bits[first][which] == bits).all()
+        assert len(first) == 2
 
 
 @pytest.mark.parametrize("rate", [np.inf, 1e10])
