@@ -117,7 +117,7 @@ class CompiledModel:
     def __init__(self, path: Path, threads: int, kernels: str = "default", *, hardware: int = CPU) -> None:
         self._api = library()
         self._path = path
-        self._buffers: list[_Pointer] = []
+        self._buffers: dict[int, _Pointer] = {}
         self._model = self._make("LiteRtCreateModelFromFile", environment(), str(path).encode())
         options = self._make("LiteRtCreateOptions")
         self._call("LiteRtSetOptionsHardwareAccelerators", options, hardware)
@@ -137,7 +137,7 @@ class CompiledModel:
         self.outputs = self._tensors("Output", signature)
 
     def wrap(self, side: str, number: int, address: int, n_bytes: int) -> int:
-        """Make a buffer of the runtime around the caller's memory, which must outlive this object.
+        """Make a buffer of the runtime around the caller's memory, which must outlive it.
 
         Parameters
         ----------
@@ -166,8 +166,13 @@ class CompiledModel:
             _Size(n_bytes),
             None,
         )
-        self._buffers.append(buffer)
-        return int(buffer.value or 0)
+        handle = int(buffer.value or 0)
+        self._buffers[handle] = buffer
+        return handle
+
+    def unwrap(self, handle: int) -> None:
+        """Free a buffer of ``wrap``; the model must not run, nor use it again."""
+        self._call_nothing("LiteRtDestroyTensorBuffer", self._buffers.pop(handle))
 
     def handles(self, count: int) -> ctypes.Array[ctypes.c_void_p]:
         """Return an array for ``count`` handles."""
@@ -193,9 +198,8 @@ class CompiledModel:
 
     def close(self) -> None:
         """Free what the runtime holds."""
-        for buffer in self._buffers:
-            self._call_nothing("LiteRtDestroyTensorBuffer", buffer)
-        self._buffers = []
+        for handle in tuple(self._buffers):
+            self.unwrap(handle)
         self._call_nothing("LiteRtDestroyCompiledModel", self._compiled)
         self._call_nothing("LiteRtDestroyModel", self._model)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,9 @@ class ApartEngine:
 
     def send(self, outputs: Sequence[Array]) -> None:
         """Do nothing: the outputs are where they belong."""
+
+    def forget(self, slots: Iterable[Array]) -> None:
+        """Do nothing: slots are copied."""
 
     def close(self) -> None:
         """Let go of the pipes; the other process is the parent's."""

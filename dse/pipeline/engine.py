@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ class Engine(Protocol):
     """What the runner needs of a stage; every method is called from the stage's own thread.
 
     A slot is memory for one frame's values of one tensor, made by ``make_slot``; there are few of
-    them and they stay, so an engine may remember what it knows of each.
+    them and they stay until ``forget``, so an engine may remember what it knows of each.
     """
 
     kind: str
@@ -39,6 +39,9 @@ class Engine(Protocol):
 
     def send(self, outputs: Sequence[Array]) -> None:
         """Put the outputs into their slots, where they are not yet there."""
+
+    def forget(self, slots: Iterable[Array]) -> None:
+        """Let go of slots that will not be used again."""
 
     def close(self) -> None:
         """Free what the runtime holds."""
@@ -109,6 +112,9 @@ class InterpreterEngine:
                 )
             np.copyto(slot, values)
 
+    def forget(self, slots: Iterable[Array]) -> None:
+        """Do nothing: slots are copied."""
+
     def close(self) -> None:
         """Free the interpreter."""
         del self._views, self._interpreter
@@ -162,6 +168,13 @@ class CompiledEngine:
 
     def send(self, outputs: Sequence[Array]) -> None:
         """Do nothing: the outputs are where they belong."""
+
+    def forget(self, slots: Iterable[Array]) -> None:
+        """Free the runtime's buffers around slots; nothing runs meanwhile."""
+        gone = set(map(id, slots))
+        for key in [key for key in self._known if key[2] in gone]:
+            handle, _ = self._known.pop(key)
+            self._model.unwrap(handle)
 
     def close(self) -> None:
         """Free the compiled model and its buffers."""

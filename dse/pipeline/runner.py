@@ -215,6 +215,8 @@ class LaneRunner:
                 feeder.join()
         finally:
             loop.use_inputs(prepared)
+            for node in self._network.nodes:
+                node.engine.forget(slot for slots in inputs for slot in slots)
         return order.times or memoryview(b"").cast("q"), order.limit
 
     def _drain(self, order: Order, futures: Sequence[Future[Any]], consume: Callable[[int], None]) -> None:

@@ -79,6 +79,7 @@ class NativeLoop:
         self._nodes = [self._arena.place(Node) for _ in network.nodes]
         self._gates = [self._arena.place(Gate) for _ in network.units]
         self._failures = [Failure() for _ in network.units]
+        self._handles: dict[int, object] = {}
         self._lane.run = network.nodes[0].engine.run_address  # type: ignore[attr-defined]
         self._lane.spin_ns = spin_ns
         self._lane.n_stages = n_nodes
@@ -203,16 +204,24 @@ class NativeLoop:
             engine.place("Output", number): [slots[number] for slots in node.slots]
             for number in range(len(node.plan.outputs))
         }
-        native.n_inputs, native.inputs = len(inputs), self._ports("Input", engine, inputs)
-        native.n_outputs, native.outputs = len(outputs), self._ports("Output", engine, outputs)
+        sides = self._ports("Input", engine, inputs), self._ports("Output", engine, outputs)
+        native.n_inputs, native.inputs = len(inputs), ctypes.addressof(sides[0][0])
+        native.n_outputs, native.outputs = len(outputs), ctypes.addressof(sides[1][0])
+        # In place of those for the slots before.
+        self._handles[node.index] = sides
 
-    def _ports(self, side: str, engine: Any, slots: dict[int, list[Array]]) -> int:
+    def _ports(
+        self, side: str, engine: Any, slots: dict[int, list[Array]]
+    ) -> tuple[ctypes.Array[PortHandles], list[object]]:
+        """Return the structures of one side's ports, and what they point at."""
         ports = (PortHandles * max(1, len(slots)))()
+        kept: list[object] = []
         for place, ring in slots.items():
             handles = (ctypes.c_void_p * len(ring))(*(engine.handle(side, place, slot) for slot in ring))
-            ports[place].handles = self._arena.keep(handles)
+            kept.append(handles)
+            ports[place].handles = ctypes.addressof(handles)
             ports[place].n_slots = len(ring)
-        return self._arena.keep(ports)  # type: ignore[arg-type]
+        return ports, kept
 
     def _done_of(self, source: StageNode | Source) -> Any:
         return self._lane.available if isinstance(source, Source) else self._nodes[source.index].done

@@ -54,6 +54,9 @@ class Arithmetic:
         for number, slot in enumerate(outputs):
             slot[0] = 1 + number + self._result
 
+    def forget(self, slots) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

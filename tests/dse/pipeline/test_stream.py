@@ -13,16 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from dse.errors import ChildDiedError, ChildTimeoutError, DeviceError, InputError
+from dse.flatbuffer.encode import encode
 from dse.flatbuffer.layers import build_graph
+from dse.flatbuffer.merge import merge_models
 from dse.flatbuffer.reader import read_model
 from dse.inputs import make_frames
 from dse.pipeline.plan import whole_model_plan
 from dse.pipeline.supervise import Pipeline
 from dse.pipeline.trace import build_trace
 from dse.pipeline.watch import StallWatch
+from dse.placement import PlacedLane, PlacedStage
+from dse.staging import Stager
+from dse.zoo.registry import build_file
 
 
 @pytest.fixture
@@ -149,14 +155,75 @@ def test_frames_of_a_model_with_state_are_not_dealt_to_copies(tiny, lanes):
         pipeline.map(numbered(tiny, 1))
 
 
+class Footprint:
+    """Memory, files and threads of the lanes and of this process."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        own = psutil.Process()
+        self.lanes_bytes = pipeline.resident_bytes()
+        self.own_bytes = own.memory_info().rss
+        processes = [own, *map(psutil.Process, pipeline.pids)]
+        self.handles = [(process.num_fds(), process.num_threads()) for process in processes]
+
+    def assert_no_growth_since(self, before: Footprint) -> None:
+        grown = [now - then for now, then in zip(self.lanes_bytes, before.lanes_bytes, strict=True)]
+        assert max(grown) < 1 << 20, f"lanes grew by {grown} bytes"
+        assert self.own_bytes - before.own_bytes < 1 << 20
+        assert self.handles == before.handles
+
+
 @pytest.mark.slow
-def test_ten_thousand_frames_without_growth(tiny, lanes):
-    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+@pytest.mark.parametrize(("loop", "depth"), [("native", 2), ("python", 1)])
+def test_ten_thousand_frames_without_growth(tiny, lanes, loop, depth):
+    """Two unlike lanes, one of three stages; each frame is told by its number."""
+    with Pipeline(lanes, tiny.frames(1), loop=loop, queue_depth=depth) as pipeline:
         check(tiny, pipeline.map(numbered(tiny, 2000)), 2000)
-        before = pipeline.resident_bytes()
+        before = Footprint(pipeline)
         check(tiny, pipeline.map(numbered(tiny, 10_000)), 10_000)
-        grown = [after - first for first, after in zip(before, pipeline.resident_bytes())]
-    assert max(grown) < 1 << 20, f"lanes grew by {grown} bytes"
+        Footprint(pipeline).assert_no_growth_since(before)
+
+
+@pytest.mark.slow
+def test_ten_thousand_frames_of_a_workload_without_growth(tmp_path, cores):
+    """Two networks in four stages that take turns on two cores; what each gives is known before."""
+    files = {}
+    for name, kind, parameters in (
+        ("eyes", "mobilenet_v1", {"size": 32, "width": 25, "classes": 8}),
+        ("look", "unet", {"size": 16, "depth": 1, "base": 2}),
+    ):
+        build_file(kind, tmp_path / f"{name}.tflite", parameters)
+        files[name] = read_model(tmp_path / f"{name}.tflite")
+    path = tmp_path / "both.tflite"
+    path.write_bytes(encode(merge_models(files).model))
+    file, graph = read_model(path), build_graph(read_model(path))
+    eyes, look = (network.layers for network in graph.networks)
+    half, third = len(eyes) // 2, len(look) // 3
+    spans = [(eyes[:half], 0), (look[:third], 1), (eyes[half:], 1), (look[third:], 0)]
+    stages = [
+        PlacedStage(f"s{n}", tuple(sorted(layers)), "cpu", 1, (cores[at],))
+        for n, (layers, at) in enumerate(spans)
+    ]
+    plan = Stager(file, graph, tmp_path / "stages").lane_pipeline("both", PlacedLane(tuple(stages)))
+    known = make_frames(graph, 40, 0)
+    with Pipeline(whole_model_plan("whole", graph, path, "cpu", [(cores[0],)])) as alone:
+        expected = list(alone.map(known))
+    assert len({b"".join(array.tobytes() for array in outputs) for outputs in expected}) == 40
+    order = [7 * number % 40 for number in range(10_000)]  # neighbours are never alike
+    with Pipeline(plan) as pipeline:
+        assert [stage.networks for stage in plan.lanes[0].stages] == [("eyes",), ("look",)] * 2
+
+        def run(numbers):
+            n_frames = 0
+            for number, outputs in zip(numbers, pipeline.map(known[n] for n in numbers), strict=True):
+                for ours, theirs in zip(outputs, expected[number], strict=True):
+                    np.testing.assert_array_equal(ours, theirs, err_msg=f"frame {n_frames}")
+                n_frames += 1
+            return n_frames
+
+        run(order[:500])
+        before = Footprint(pipeline)
+        assert run(order) == 10_000
+        Footprint(pipeline).assert_no_growth_since(before)
 
 
 def test_the_stall_watch_by_hand():
