@@ -177,13 +177,17 @@ def stage_memory_bytes(problem: Problem, layers: Sequence[int]) -> int:
     return weights + peak + problem.queue_depth * entering
 
 
-def evaluate(problem: Problem, mapping: Mapping) -> Evaluation:
+def evaluate(
+    problem: Problem, mapping: Mapping, stage_memory: dict[tuple[int, ...], int] | None = None
+) -> Evaluation:
     """Score a mapping and list every constraint that it breaks.
 
     Parameters
     ----------
     problem, mapping
         The mapping may be infeasible; quantities are then what the formulas give.
+    stage_memory
+        Bytes of stages by their layers, filled in here: shared by problems that differ in times only.
 
     Returns
     -------
@@ -195,7 +199,9 @@ def evaluate(problem: Problem, mapping: Mapping) -> Evaluation:
         The mapping has no lane, an empty lane or stage, or names a layer or slot that is not there.
     """
     _check_structure(problem, mapping)
-    lanes = tuple(_evaluate_lane(problem, lane, mapping.n_units > 1) for lane in mapping.lanes)
+    known = {} if stage_memory is None else stage_memory
+    loaded = mapping.n_units > 1
+    lanes = tuple(_evaluate_lane(problem, lane, loaded, known) for lane in mapping.lanes)
     memory = [0] * len(problem.cluster_sizes)
     for lane, scored in zip(mapping.lanes, lanes):
         for stage, numbers in zip(lane.stages, scored.stages):
@@ -225,7 +231,9 @@ def _check_structure(problem: Problem, mapping: Mapping) -> None:
                 raise MappingError(f"{where} names slot {stage.slot} of {len(problem.slots)}")
 
 
-def _evaluate_lane(problem: Problem, lane: Lane, loaded: bool) -> LaneEvaluation:
+def _evaluate_lane(
+    problem: Problem, lane: Lane, loaded: bool, stage_memory: dict[tuple[int, ...], int]
+) -> LaneEvaluation:
     home = home_of(lane)
     stages = []
     by_unit: dict[int, int] = {}
@@ -258,7 +266,9 @@ def _evaluate_lane(problem: Problem, lane: Lane, loaded: bool) -> LaneEvaluation
         by_unit[stage.unit] = by_unit.get(stage.unit, 0) + busy
         finish.append(ready + busy)
         unit_done[stage.unit] = ready + busy
-        memory = stage_memory_bytes(problem, stage.layers)
+        if stage.layers not in stage_memory:
+            stage_memory[stage.layers] = stage_memory_bytes(problem, stage.layers)
+        memory = stage_memory[stage.layers]
         stages.append(StageEvaluation(compute, receive, busy, memory, send))
     period = max(by_unit.values())
     bottleneck = max(

@@ -75,9 +75,10 @@ class LanePool:
         self._owner: IntArray = np.full(shape, -1, np.int64)
         self._tables: list[tuple[OrderCosts, IntervalTable]] = []
         self._scored: dict[tuple[int, ...], ScoredLane] = {}
-        self.n_orders = 0
         self.is_exact = True
         """Whether no lane or mix of what was searched is better, as far as hand-over is exact."""
+        self.orders: list[tuple[int, ...]] = []
+        """Those that were tried."""
         self._try_orders(limits, n_orders)
 
     def _try_orders(self, limits: Limits, n_orders: int | None) -> None:
@@ -88,10 +89,10 @@ class LanePool:
             work = n * len(self._slots) * (n * states // 2 + WORK_PER_UPDATE)
             n_orders = max(1, min(MOST_ORDERS, WORK_PER_SEARCH // work))
         for order in self._orders(n_orders, limits):
-            if self.n_orders and time.monotonic() > deadline:
+            if self.orders and time.monotonic() > deadline:
                 break
             self._try_order(order, limits)
-            self.n_orders += 1
+            self.orders.append(order)
 
     def _orders(self, n_orders: int, limits: Limits) -> Iterator[tuple[int, ...]]:
         """Yield the orders to try; for workloads those of ``solvers.network_orders`` besides."""

@@ -74,8 +74,7 @@ def _solve(
     blocks = contract(problem)
     if problem.objective.goal is not Goal.THROUGHPUT:
         return or_whole_networks(problem, solve_constrained(name, blocks, limits, max_lanes))
-    work = work_of_pass(problem, blocks.n_blocks)
-    if work > HUGE_WORK or (blocks.n_blocks > MANY_BLOCKS and work > MUCH_WORK):
+    if is_coarse(blocks):
         return _solve_coarsely(name, blocks, limits, max_lanes)
     pool = LanePool(blocks, limits, n_orders=4)
     if not blocks.has_one_order:
@@ -102,6 +101,12 @@ def _solve(
     proved = (exact and pool.is_exact) or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)
     status = Status.OPTIMAL if proved else Status.FEASIBLE
     return or_whole_networks(problem, Solution(name, status, family, mapping, evaluation, None))
+
+
+def is_coarse(blocks: Blocks) -> bool:
+    """Whether there are so many blocks that neighbours are joined first."""
+    work = work_of_pass(blocks.problem, blocks.n_blocks)
+    return work > HUGE_WORK or (blocks.n_blocks > MANY_BLOCKS and work > MUCH_WORK)
 
 
 def _solve_coarsely(name: str, blocks: Blocks, limits: Limits, max_lanes: int | None) -> Solution:

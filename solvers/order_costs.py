@@ -61,7 +61,7 @@ class OrderCosts:
         self._first_start = self._first_starts()
         self._entries = self._flow_entries(problem)
         self._sends = self._flow_sends(problem)
-        self._measured = self._measured_intervals(problem)
+        self.measured = self._measured_intervals(problem)
 
     @property
     def n(self) -> int:
@@ -81,7 +81,7 @@ class OrderCosts:
             for last, row in self._sends[i - 1]:
                 send[:last] += row
             compute = self._prefix[i] - self._prefix[:i] + problem.overhead
-            for j, slot, measured in self._measured[i]:
+            for j, slot, measured in self.measured[i]:
                 compute[j, slot] = measured
             moving = (receive[:i] + send[:i, None, :])[:, :, self.cluster_of_slot]
             if problem.overlap:

@@ -382,7 +382,17 @@ class Problem:
         if not self.load_matters:
             return self
         times = tuple(StageTime(layers, slot, time) for (layers, slot), time in measured.items())
-        return replace(self, cost_ns=cost_ns, loaded_cost_ns=None, stage_times=times)
+        return self.with_times(cost_ns, None, times)
+
+    def with_times(
+        self, cost_ns: IntArray, loaded_cost_ns: IntArray | None, stage_times: tuple[StageTime, ...]
+    ) -> Problem:
+        """Return the problem with other times; what follows from the graph is not worked out again."""
+        changed = replace(self, cost_ns=cost_ns, loaded_cost_ns=loaded_cost_ns, stage_times=stage_times)
+        for name in ("cores", "flows_into", "flows_from", "constants_of", "edges"):
+            if name in self.__dict__:
+                changed.__dict__[name] = self.__dict__[name]
+        return changed
 
     def transfer_ns(self, source: int, target: int, n_bytes: int) -> int:
         """Time to hand ``n_bytes`` from a stage on cluster ``source`` to one on ``target``."""

@@ -1,173 +1,97 @@
-"""What an optimum would gain: cheaper layers, more cores, more memory, each searched again.
+"""What an optimum would gain: cheaper layers, more cores, more memory, each with the best mapping then.
 
 Shows which layer or resource holds the answer back, and what a change there is worth.  A cheaper
-layer may move stages and lanes, so every question is a search of its own; most searches are spared:
+layer may move stages and lanes, so every question is a search of its own; nearly all are spared:
 
-- The throughput bound of the changed problem says what no mapping exceeds.  Where the mapping at
-  hand reaches it (bound and mapping agree: often that nothing is gained at all), that is the answer.
+- The throughput bound of the changed problem says what no mapping exceeds.  Where a known mapping
+  reaches it (often that nothing is gained at all), that is the answer.
+- For the goal throughput ``solvers.cheaper_layers`` says what ``lanes`` and ``interval_dp`` would find.
+- One frame takes no less than before minus what the layer saves, if it took as little as possible.
 - A change that gains nothing when it is largest gains nothing when it is smaller, and the mapping
   that is best for the largest change is a good one for the smaller changes.
+
+All changes are looked at in this way first, so that an answer that has to end early says something of
+every layer; then what is left open is searched, what promises most first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property, partial
 
+from solvers.changes import Change, Resource, cheaper, cheaper_layer, more_of_resources
+from solvers.cheaper_layers import CheaperLayers
 from solvers.errors import CapError, InfeasibleError, ProblemError
 from solvers.evaluate import Evaluation, evaluate
+from solvers.gains import (
+    Known,
+    LayerGain,
+    Questions,
+    Ratio,
+    ResourceGain,
+    Step,
+    WhatIf,
+    beyond,
+)
 from solvers.limits import Limits
-from solvers.mapping import Mapping, Solution
-from solvers.problem import Goal, IntArray, Problem, StageTime
+from solvers.mapping import Family, Mapping, Solution, Status
+from solvers.problem import Goal, Problem
+from solvers.quick_bounds import RateBounds
 from solvers.registry import solve
-from solvers.under_load import rate_bound_hz
+from solvers.topology import Blocks, contract
+from solvers.under_load import one_unit_bound_hz, rate_bound_hz
+from solvers.whole_models import whole_models
+
+__all__ = [
+    "Known",
+    "LayerGain",
+    "Questions",
+    "Resource",
+    "ResourceGain",
+    "Step",
+    "WhatIf",
+    "cheaper",
+    "what_if",
+]
 
 SAME = 1e-9
 """Relative differences below count as none."""
+CLOSE = 1e-3
+"""What may be left open without a search, relative to what is reached: less than tables show."""
+QUICK = {"lanes", "interval_dp"}
+"""Solvers whose answers need no search."""
 
-Ratio = float
+ALL_CONTIGUOUS = (Family.CONTIGUOUS, Family.ALL)
+"""Families that hold every mapping of convex stages, one per set of cores."""
+
 WhatIfProgress = Callable[[int, int], None]
 
 
-class Known(Enum):
-    """How a gain is known."""
-
-    PROVED = "proved"
-    """No mapping of the changed problem is better: the bound says so."""
-    SEARCHED = "searched"
-    """What the solver finds."""
-    LEFT_OUT = "left out"
-    """Time ran out: the gain is that of known mappings only."""
-
-
-class Resource(Enum):
-    """What there could be more of."""
-
-    CORE = "core"
-    MEMORY = "memory"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One change and what it is worth.
-
-    Parameters
-    ----------
-    change
-        Layers: share of the cost taken away.  Cores: how many more.  Memory: the limit times this;
-        ``inf`` is no limit.
-    gain
-        Of the goal with the best mapping found: 0.1 is 10 % more frames per second (for latency and
-        energy: 10 % more frames per time or energy of one).
-    same_mapping
-        Gain if the mapping stays as it is.
-    at_most
-        No mapping gains more, or None where no bound is known.
-    known
-        How.
-    mapping
-        The mapping that gains it.
-    """
-
-    change: float
-    gain: Ratio
-    same_mapping: Ratio
-    at_most: Ratio | None
-    known: Known
-    mapping: Mapping
-
-
-@dataclass(frozen=True, slots=True)
-class LayerGain:
-    """A layer, the slots that the optimum runs it on (there it gets cheaper), smallest change first."""
-
-    layer: int
-    slots: tuple[int, ...]
-    steps: tuple[Step, ...]
-
-    @property
-    def gain(self) -> Ratio:
-        """Of the largest change."""
-        return self.steps[-1].gain
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceGain:
-    """More of a resource of a cluster (None: of all clusters together), smallest change first."""
-
-    resource: Resource
-    cluster: int | None
-    steps: tuple[Step, ...]
-
-    @property
-    def gain(self) -> Ratio:
-        """Of the largest change."""
-        return self.steps[-1].gain
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIf:
-    """Gains over ``base``, largest first; ``complete`` says that nothing was left out.
-
-    ``interrupted``: Ctrl-C ended the searches.
-    """
-
-    base: Solution
-    layers: tuple[LayerGain, ...]
-    resources: tuple[ResourceGain, ...]
-    complete: bool
-    n_searches: int
-    interrupted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """What is asked.
-
-    Parameters
-    ----------
-    reductions
-        Shares by which a layer gets cheaper.
-    memory_factors
-        By which a memory limit is multiplied.
-    layers
-        Which, or None for all.
-    resources
-        Whether to ask for cores and memory.
-    """
-
-    reductions: tuple[float, ...] = (0.1, 0.5, 1.0)
-    memory_factors: tuple[float, ...] = (1.1, 1.5, float("inf"))
-    layers: tuple[int, ...] | None = None
-    resources: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.reductions or any(not 0 < share <= 1 for share in self.reductions):
-            raise ProblemError(f"reductions are {self.reductions}, expected shares above 0 and up to 1")
-        if not self.memory_factors or any(not factor > 1 for factor in self.memory_factors):
-            raise ProblemError(f"memory factors are {self.memory_factors}, expected factors above 1")
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    size: float
-    problem: Problem
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass
 class _Topic:
-    """One layer or resource with its changes, smallest first, and what the bound allows."""
+    """One layer or resource with its changes, smallest first, and the answers to them."""
 
-    layer: int | None
-    slots: tuple[int, ...]
-    resource: Resource | None
-    cluster: int | None
-    changes: tuple[_Change, ...]
-    at_most: Ratio | None
-    promise: float
+    changes: tuple[Callable[[], Change], ...]
+    layer: int | None = None
+    slots: tuple[int, ...] = ()
+    resource: Resource | None = None
+    cluster: int | None = None
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to search."""
+        return all(step.known is not Known.LEFT_OUT for step in self.steps)
+
+    @property
+    def promise(self) -> Ratio:
+        """How much the largest change may gain."""
+        last = self.steps[-1]
+        bounds = [bound for bound in (last.at_most, last.contiguous_at_most) if bound is not None]
+        return min(bounds, default=last.gain)
 
 
 def what_if(
@@ -187,7 +111,7 @@ def what_if(
     solver
         Name in the registry, for every search.
     limits
-        ``time_s`` is for all searches together: those that promise most come first, and what is
+        ``time_s`` is for all changes together: searches that promise most come first, and what is
         not reached is marked.  Without that, the same seed gives the same answer.
     questions
         Defaults to ``Questions()``.
@@ -210,25 +134,28 @@ def what_if(
     base = base or solve(problem, solver, limits)
     if base.mapping is None or base.evaluation is None:
         raise InfeasibleError(f"no mapping to start from: {base.reason}")
-    asker = _Asker(problem, solver, limits, base.mapping, base.evaluation)
-    topics = [asker.layer_topic(layer, questions.reductions) for layer in sorted(set(asked))]
-    if questions.resources:
-        topics += [asker.topic(*found) for found in _resources(problem, questions.memory_factors)]
-    topics.sort(key=lambda topic: (topic.resource is None, -topic.promise))
-    layers: list[LayerGain] = []
-    resources: list[ResourceGain] = []
-    for number, topic in enumerate(topics, 1):
-        try:
-            steps = asker.steps(topic)
-        except KeyboardInterrupt:
-            asker.end()
-            steps = asker.steps(topic)
-        if topic.layer is not None:
-            layers.append(LayerGain(topic.layer, topic.slots, steps))
-        elif topic.resource is not None:
-            resources.append(ResourceGain(topic.resource, topic.cluster, steps))
+    asker = _Asker(problem, solver, limits, base.mapping, base)
+    topics = _topics(problem, base.mapping, sorted(set(asked)), questions)
+    n_done = 0
+
+    def tell() -> None:
+        nonlocal n_done
+        n_done += 1
         if progress is not None:
-            progress(number, len(topics))
+            progress(n_done, len(topics))
+
+    for topic in topics:
+        asker.look(topic)
+        if topic.settled:
+            tell()
+    left = [topic for topic in topics if not topic.settled]
+    for topic in sorted(left, key=lambda topic: (topic.resource is None, -topic.promise)):
+        asker.search(topic)
+        tell()
+    layers = [LayerGain(t.layer, t.slots, tuple(t.steps)) for t in topics if t.layer is not None]
+    resources = [
+        ResourceGain(t.resource, t.cluster, tuple(t.steps)) for t in topics if t.resource is not None
+    ]
     return WhatIf(
         base,
         tuple(
@@ -241,112 +168,235 @@ def what_if(
     )
 
 
+def _topics(problem: Problem, mapping: Mapping, layers: list[int], questions: Questions) -> list[_Topic]:
+    topics = []
+    if questions.resources:
+        for resource, cluster, changes in more_of_resources(problem, questions.memory_factors):
+            made = tuple(partial(_itself, change) for change in changes)
+            topics.append(_Topic(made, resource=resource, cluster=cluster))
+    stages = [stage for lane in mapping.lanes for stage in lane.stages]
+    slots_of: list[set[int]] = [set() for _ in range(problem.n_layers)]
+    for stage in stages:
+        for layer in stage.layers:
+            slots_of[layer].add(stage.slot)
+    for layer in layers:
+        slots = tuple(sorted(slots_of[layer]))
+        made = tuple(
+            partial(cheaper_layer, problem, layer, slots, share)
+            for share in sorted(set(questions.reductions))
+        )
+        topics.append(_Topic(made, layer=layer, slots=slots))
+    return topics
+
+
+def _itself(change: Change) -> Change:
+    return change
+
+
 class _Asker:
     """Answers one change after the other, within the time."""
 
     def __init__(
-        self, problem: Problem, solver: str, limits: Limits, mapping: Mapping, evaluation: Evaluation
+        self, problem: Problem, solver: str, limits: Limits, mapping: Mapping, base: Solution
     ) -> None:
         self._problem = problem
         self._solver = solver
         self._limits = limits
         self._mapping = mapping
-        self._merit = _merit(problem, evaluation)
+        self._stage_memory: dict[tuple[int, ...], int] = {}
+        self._merit = _merit(problem, evaluate(problem, mapping, self._stage_memory))
         self._deadline = time.monotonic() + limits.time_s
+        self._known = [mapping]
+        if problem.load_matters:  # one unit pays less than several
+            self._known += [whole for _, whole in whole_models(problem)]
+        self._is_optimal = base.status is Status.OPTIMAL and base.family in ALL_CONTIGUOUS
         self.n_searches = 0
         self.cut_short = False
         self.interrupted = False
 
-    def end(self) -> None:
-        """Search no more: the user wants to see what there is."""
-        self.interrupted = True
-        self._deadline = time.monotonic()
+    @property
+    def _out_of_time(self) -> bool:
+        if self._limits.stopped:
+            self.interrupted = True
+        return self.interrupted or time.monotonic() >= self._deadline
 
-    def layer_topic(self, layer: int, reductions: Sequence[float]) -> _Topic:
-        """Make a layer cheaper where the optimum runs it."""
-        stages = [stage for lane in self._mapping.lanes for stage in lane.stages]
-        slots = tuple(sorted({stage.slot for stage in stages if layer in stage.layers}))
-        changes = [
-            _Change(share, cheaper(self._problem, layer, slots, share)) for share in sorted(set(reductions))
-        ]
-        return self._promising(layer, slots, None, None, changes)
+    def look(self, topic: _Topic) -> None:
+        """Answer a topic as far as no search is needed."""
+        try:
+            topic.steps = self._steps(topic, self._looked_at)
+        except KeyboardInterrupt:  # the user wants to see what there is
+            self.interrupted = True
+            topic.steps = self._steps(topic, self._looked_at)
 
-    def topic(self, resource: Resource, cluster: int | None, changes: Sequence[_Change]) -> _Topic:
-        """Have more of a resource."""
-        return self._promising(None, (), resource, cluster, changes)
+    def search(self, topic: _Topic) -> None:
+        """Search what is left of a topic."""
+        before = {step.change: step for step in topic.steps}
 
-    def _promising(
-        self,
-        layer: int | None,
-        slots: tuple[int, ...],
-        resource: Resource | None,
-        cluster: int | None,
-        changes: Sequence[_Change],
-    ) -> _Topic:
-        largest = changes[-1].problem
-        at_most = self._at_most(largest)
-        promise = self._gain_of(largest, self._mapping) if at_most is None else at_most
-        return _Topic(layer, slots, resource, cluster, tuple(changes), at_most, promise)
+        def searched(topic: _Topic, change: Change, known: list[Mapping]) -> Step:
+            step = before[change.size]
+            if step.known is not Known.LEFT_OUT:
+                return step
+            return self._searched(change, self._with_known(change, step, known))
 
-    def steps(self, topic: _Topic) -> tuple[Step, ...]:
+        try:
+            topic.steps = self._steps(topic, searched)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        self.cut_short |= not topic.settled
+
+    def _steps(self, topic: _Topic, answer: Callable[[_Topic, Change, list[Mapping]], Step]) -> list[Step]:
         """Answer a topic, largest change first."""
         found: list[Step] = []
-        known = [self._mapping]
-        for change in reversed(topic.changes):
-            if found and found[-1].gain <= SAME and found[-1].known is not Known.LEFT_OUT:
+        known = list(self._known)
+        for make in reversed(topic.changes):
+            change = make()
+            last = found[-1] if found else None
+            if last is not None and last.gain <= SAME and last.known is not Known.LEFT_OUT:
                 # Less does not gain more.
-                found.append(
-                    replace(found[-1], change=change.size, gain=0.0, same_mapping=0.0, mapping=self._mapping)
-                )
-                continue
-            at_most = topic.at_most  # holds for smaller changes too, and costs nothing when time is short
-            if found and time.monotonic() < self._deadline:
-                at_most = self._at_most(change.problem)
-            step = self._step(change, known, at_most)
+                step = replace(last, change=change.size, gain=0.0, same_mapping=0.0, mapping=self._mapping)
+            else:
+                step = answer(topic, change, known)
             known.append(step.mapping)
             found.append(step)
-        return tuple(reversed(found))
+        return found[::-1]
 
-    def _step(self, change: _Change, known: Sequence[Mapping], at_most: Ratio | None) -> Step:
+    def _with_known(self, change: Change, step: Step, known: list[Mapping]) -> Step:
+        """Return a step with the best of its own and some known mappings."""
+        for mapping in known:
+            gain = self._gain_of(change.problem, mapping) if mapping != step.mapping else 0.0
+            if gain > step.gain:
+                step = replace(step, gain=gain, mapping=mapping)
+        return step
+
+    def _looked_at(self, topic: _Topic, change: Change, known: list[Mapping]) -> Step:
+        """Answer a change without a search, or leave it out for now."""
         same = self._gain_of(change.problem, self._mapping)
-        gain, mapping = max(
-            ((self._gain_of(change.problem, mapping), mapping) for mapping in known), key=lambda pair: pair[0]
+        step = self._with_known(
+            change, Step(change.size, same, same, None, Known.LEFT_OUT, self._mapping), known
         )
-        how = Known.PROVED
-        if at_most is None or (1 + gain) * (1 + SAME) < 1 + at_most:
-            how = Known.SEARCHED
-            if time.monotonic() >= self._deadline:
-                how, self.cut_short = Known.LEFT_OUT, True
-            else:
-                better = self._search(change.problem)
-                if better is not None and self._gain_of(change.problem, better) > gain:
-                    gain, mapping = self._gain_of(change.problem, better), better
-        return Step(change.size, gain, same, at_most, how, mapping)
+        if self._out_of_time:
+            return step
+        step = replace(step, at_most=self._at_most(topic, change))
+        if _reaches(step.gain, step.at_most):
+            return replace(step, known=Known.PROVED)
+        at_most, all_contiguous, mapping = self._without_search(topic, change)
+        if mapping is not None:
+            step = self._with_known(change, step, [mapping])
+        if at_most is None:
+            return step
+        if all_contiguous and not step.gain > at_most + SAME * (1 + at_most):
+            step = replace(step, contiguous_at_most=at_most)
+        if _reaches(step.gain, step.at_most):
+            return replace(step, known=Known.PROVED)
+        if _reaches(step.gain, step.contiguous_at_most):
+            return replace(step, known=Known.EXACT)
+        if beyond(at_most, step.gain) <= CLOSE:
+            return replace(step, known=Known.SEARCHED)
+        return step
 
-    def _search(self, problem: Problem) -> Mapping | None:
+    def _without_search(self, topic: _Topic, change: Change) -> tuple[Ratio | None, bool, Mapping | None]:
+        """Return what the solver may find at most, whether all contiguous mappings count, and the best."""
+        goal = self._problem.objective.goal
+        if goal is Goal.LATENCY:
+            return self._least_latency(topic, change), True, None
+        if goal is not Goal.THROUGHPUT or topic.resource is Resource.CORE or self._quick is None:
+            return None, False, None
+        found = (
+            self._quick.unchanged
+            if topic.layer is None or change.saved_ns is None
+            else self._quick.with_cheaper(change.problem, topic.layer, change.saved_ns)
+        )
+        if found is None:
+            return None, False, None
+        rate = max(found.rate_bound, one_unit_bound_hz(change.problem, self._blocks) / 1e9)
+        return self._gain_of_rate(rate), self._quick.every_plan, found.mapping
+
+    def _least_latency(self, topic: _Topic, change: Change) -> Ratio | None:
+        """Return what the optimum gains at most if a lane saves all that the layer does."""
+        objective, problem = self._problem.objective, self._problem
+        limited = objective.min_throughput_hz is not None or problem.max_power_mw is not None
+        if not self._is_optimal or limited or topic.layer is None or self._merit is None:
+            return None
+        if change.saved_ns is None or change.alone_saved_ns is None:
+            return None
+        if problem.load_matters and any(topic.layer in stage.layers for stage in problem.stage_times):
+            return None
+        saved = max(int(change.saved_ns.max()), int(change.alone_saved_ns.max()))
+        least = 1 / self._merit - saved
+        return float("inf") if least <= 0 else _ratio(1 / least, self._merit)
+
+    def _searched(self, change: Change, step: Step) -> Step:
+        """Search a change, if there is time."""
+        if self._out_of_time:
+            return step
         self.n_searches += 1
         left = max(0.1, self._deadline - time.monotonic())
         try:
-            found = solve(problem, self._solver, replace(self._limits, time_s=left, progress=None))
+            found = solve(change.problem, self._solver, replace(self._limits, time_s=left, progress=None))
         except CapError:
-            return None
+            return replace(step, known=Known.SEARCHED)
+        known = Known.SEARCHED
+        if found.mapping is not None:
+            gain = self._gain_of(change.problem, found.mapping)
+            if gain > step.gain:
+                step = replace(step, gain=gain, mapping=found.mapping)
+            best = found.status is Status.OPTIMAL and not beyond(step.gain, gain) > SAME
+            if best and found.family in ALL_CONTIGUOUS:
+                known, step = Known.EXACT, replace(step, contiguous_at_most=step.gain)
+            if best and found.family is Family.ALL:
+                known = Known.PROVED
+                step = replace(
+                    step, at_most=step.gain if step.at_most is None else min(step.at_most, step.gain)
+                )
+        if _reaches(step.gain, step.at_most):
+            known = Known.PROVED
         if found.interrupted:
-            self.end()
-        return found.mapping
+            self.interrupted, known = True, Known.LEFT_OUT
+        return replace(step, known=known)
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        return contract(replace(self._problem, colocated=()))
+
+    @cached_property
+    def _bounds(self) -> RateBounds:
+        return RateBounds(self._problem, self._blocks)
+
+    @cached_property
+    def _quick(self) -> CheaperLayers | None:
+        if self._solver not in QUICK:
+            return None
+        max_lanes = 1 if self._solver == "interval_dp" else self._problem.lane_limit
+        try:
+            return CheaperLayers(self._problem, self._mapping, max_lanes, self._limits)
+        except (CapError, InfeasibleError):
+            return None
 
     def _gain_of(self, problem: Problem, mapping: Mapping) -> Ratio:
-        evaluation = evaluate(problem, mapping)
+        evaluation = evaluate(problem, mapping, self._stage_memory)
         if not evaluation.feasible:  # a faster mapping may draw more power: then it waits
             return 0.0
-        merit = _merit(problem, evaluation)
-        return _ratio(merit, self._merit)
+        return _ratio(_merit(problem, evaluation), self._merit)
 
-    def _at_most(self, problem: Problem) -> Ratio | None:
-        if problem.objective.goal is not Goal.THROUGHPUT:
+    def _at_most(self, topic: _Topic, change: Change) -> Ratio | None:
+        if self._problem.objective.goal is not Goal.THROUGHPUT:
             return None
         if self._merit is None:
             return 0.0
-        return max(0.0, rate_bound_hz(problem) / (float(self._merit) * 1e9) - 1)
+        bound: float | None = None
+        if topic.layer is not None and change.saved_ns is not None and change.alone_saved_ns is not None:
+            bound = self._bounds.with_less(topic.layer, change.saved_ns, change.alone_saved_ns)
+        if bound is None:
+            bound = rate_bound_hz(change.problem)
+        return self._gain_of_rate(bound / 1e9)
+
+    def _gain_of_rate(self, rate: float) -> Ratio:
+        """Return the gain of some frames per nanosecond."""
+        return 0.0 if self._merit is None else max(0.0, rate / float(self._merit) - 1)
+
+
+def _reaches(gain: Ratio, bound: Ratio | None) -> bool:
+    return bound is not None and not (1 + gain) * (1 + SAME) < 1 + bound
 
 
 def _ratio(new: Fraction | None, old: Fraction | None) -> Ratio:
@@ -363,69 +413,3 @@ def _merit(problem: Problem, evaluation: Evaluation) -> Fraction | None:
         return None if instant else evaluation.frames_per_ns
     cost = evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj
     return Fraction(1, cost) if cost else None
-
-
-def cheaper(problem: Problem, layer: int, slots: Sequence[int], share: float) -> Problem:
-    """Take a share of a layer's cost away on some slots; measured stages that hold it get as much less.
-
-    Parameters
-    ----------
-    layer, slots
-        Where.
-    share
-        From 0 to 1.
-    """
-    cost = _less(problem.cost_ns, layer, slots, share)
-    loaded = None if problem.loaded_cost_ns is None else _less(problem.loaded_cost_ns, layer, slots, share)
-    saved = problem.cost_ns[layer] - cost[layer]
-    saved_busy = saved if loaded is None else problem.under_load.cost_ns[layer] - loaded[layer]
-
-    def less_ns(stage: StageTime) -> int:
-        return int((saved if stage.loaded is False else saved_busy)[stage.slot])
-
-    times = tuple(
-        replace(stage, compute_ns=max(0, stage.compute_ns - less_ns(stage)))
-        if layer in stage.layers
-        else stage
-        for stage in problem.stage_times
-    )
-    return replace(problem, cost_ns=cost, loaded_cost_ns=loaded, stage_times=times)
-
-
-def _less(cost: IntArray, layer: int, slots: Sequence[int], share: float) -> IntArray:
-    less = cost.copy()
-    less[layer, list(slots)] -= (cost[layer, list(slots)] * share).round().astype(cost.dtype)
-    return less
-
-
-def _resources(
-    problem: Problem, factors: Sequence[float]
-) -> Iterator[tuple[Resource, int | None, list[_Change]]]:
-    used = {cluster for row in problem.cores for cluster, count in enumerate(row) if count}
-    for cluster in sorted(used):
-        sizes = list(problem.cluster_sizes)
-        sizes[cluster] += 1
-        yield Resource.CORE, cluster, [_Change(1, replace(problem, cluster_sizes=tuple(sizes)))]
-    ordered = sorted(set(factors))
-    for cluster, limit in enumerate(problem.memory_limits_bytes or ()):
-        if limit is not None:
-            changes = []
-            for factor in ordered:
-                limits = list(problem.memory_limits_bytes or ())
-                limits[cluster] = _times(limit, factor)
-                changes.append(_Change(factor, replace(problem, memory_limits_bytes=tuple(limits))))
-            yield Resource.MEMORY, cluster, changes
-    total = problem.total_memory_limit_bytes
-    if total is not None:
-        yield (
-            Resource.MEMORY,
-            None,
-            [
-                _Change(factor, replace(problem, total_memory_limit_bytes=_times(total, factor)))
-                for factor in ordered
-            ],
-        )
-
-
-def _times(limit: int, factor: float) -> int | None:
-    return None if factor == float("inf") else int(limit * factor)
