@@ -7,6 +7,8 @@ elsewhere, each other unit that holds a consumer once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,7 +18,7 @@ import numpy as np
 from solvers.errors import MappingError
 from solvers.mapping import Lane, Stage
 from solvers.problem import Problem
-from solvers.topology import contract
+from solvers.topology import Blocks, contract
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,16 @@ class Loads:
             for unit in range(len(slots)):
                 self.load[unit] += self._share(number, unit)
 
+    def with_cheaper(self, element: int, saved_ns: Sequence[int]) -> Loads:
+        """Return the same with an element that takes so much less on each unit."""
+        changed = copy(self)
+        changed.unit_of, changed.load, changed.cost = list(self.unit_of), list(self.load), list(self.cost)
+        changed.count = [list(row) for row in self.count]
+        changed.cost[element] = [cost - saved for cost, saved in zip(self.cost[element], saved_ns)]
+        home = self.unit_of[element]
+        changed.load[home] -= saved_ns[home]
+        return changed
+
     def _share(self, number: int, unit: int) -> int:
         """What a flow costs a unit now."""
         source, users, _ = self.parts.flows[number]
@@ -167,12 +179,19 @@ def allowed_on(problem: Problem, layers: tuple[int, ...], slot: int) -> bool:
     )
 
 
-def pieces(problem: Problem, unit_of_layer: dict[int, int], slots: tuple[int, ...]) -> Lane:
+def pieces(
+    problem: Problem, unit_of_layer: dict[int, int], slots: tuple[int, ...], blocks: Blocks | None = None
+) -> Lane:
     """Return a lane for an assignment of layers to units: few stages, listed in topological order.
 
     Walks the graph and stays with a unit as long as it has a layer that is ready.
+
+    Parameters
+    ----------
+    blocks
+        The problem's without ``colocated``, if they are known.
     """
-    blocks = contract(replace(problem, colocated=()))
+    blocks = blocks or contract(replace(problem, colocated=()))
     waiting = [len(before) for before in blocks.predecessors]
     ready: dict[int, list[int]] = {}
     unit_of = [unit_of_layer[layers[0]] for layers in blocks.members]

@@ -10,7 +10,7 @@ import numpy as np
 
 from solvers.bounds import relaxation
 from solvers.limits import Limits
-from solvers.loads import Elements, Loads, allowed_on, elements, pieces
+from solvers.loads import Loads, allowed_on, elements, pieces
 from solvers.mapping import Lane
 from solvers.problem import FloatArray, IntArray, Problem
 
@@ -64,7 +64,9 @@ def round_prices(problem: Problem, limits: Limits) -> Lane | None:
         unit_of[mine] = len(slot_of_unit) + _cut(cost[mine, column], int(size))
         slot_of_unit += [slot] * int(size)
     if len(parts.members) <= MOST_EVENED:
-        unit_of = _even_out(parts, tuple(slot_of_unit), unit_of, limits)
+        loads = Loads(parts, tuple(slot_of_unit), [int(unit) for unit in unit_of])
+        even_out(loads, limits)
+        unit_of = np.array(loads.unit_of, np.int64)
     unit_of_layer = {layer: int(unit_of[of_layer[layer]]) for layer in range(problem.n_layers)}
     return pieces(problem, unit_of_layer, tuple(slot_of_unit))
 
@@ -89,9 +91,15 @@ def _cut(cost: FloatArray, n_parts: int) -> IntArray:
     return part
 
 
-def _even_out(parts: Elements, slots: tuple[int, ...], unit_of: IntArray, limits: Limits) -> IntArray:
-    """Move single elements out of the fullest unit, those first that lessen the smooth measure most."""
-    loads = Loads(parts, slots, [int(unit) for unit in unit_of])
+def even_out(loads: Loads, limits: Limits) -> int:
+    """Move single elements out of the fullest unit, those first that lessen the smooth measure most.
+
+    Returns
+    -------
+    int
+        How many were moved.
+    """
+    slots, n_moved = loads.slots, 0
     cost = np.where(np.array(loads.allowed), np.array(loads.cost, np.float64), np.inf)
     for _ in range(MOST_MOVES):
         if limits.ends_early:
@@ -106,7 +114,8 @@ def _even_out(parts: Elements, slots: tuple[int, ...], unit_of: IntArray, limits
         best = np.argsort(gain, axis=None, kind="stable")[:N_TRIED]
         if not any(_moved(loads, int(mine[at // len(slots)]), int(at % len(slots))) for at in best):
             break
-    return np.array(loads.unit_of, np.int64)
+        n_moved += 1
+    return n_moved
 
 
 def _moved(loads: Loads, element: int, target: int) -> bool:

@@ -24,7 +24,7 @@ from functools import cached_property, partial
 
 from solvers.changes import Change, Resource, cheaper, cheaper_layer, more_of_resources
 from solvers.cheaper_layers import CheaperLayers
-from solvers.errors import CapError, InfeasibleError, ProblemError
+from solvers.errors import CapError, InfeasibleError, MappingError, ProblemError
 from solvers.evaluate import Evaluation, evaluate
 from solvers.gains import (
     Known,
@@ -40,6 +40,7 @@ from solvers.limits import Limits
 from solvers.mapping import Family, Mapping, Solution, Status
 from solvers.problem import Goal, Problem
 from solvers.quick_bounds import RateBounds
+from solvers.rebalance import Rebalancer
 from solvers.registry import solve
 from solvers.topology import Blocks, contract
 from solvers.under_load import one_unit_bound_hz, rate_bound_hz
@@ -261,9 +262,16 @@ class _Asker:
         return found[::-1]
 
     def _with_known(self, change: Change, step: Step, known: list[Mapping]) -> Step:
-        """Return a step with the best of its own and some known mappings."""
+        """Return a step with the best of its own and some known mappings.
+
+        A mapping that would have been better without the change is credited with the rest only: that a
+        search comes upon it is not the worth of a layer.
+        """
         for mapping in known:
             gain = self._gain_of(change.problem, mapping) if mapping != step.mapping else 0.0
+            if gain > step.gain and mapping not in self._known:
+                before = self._gain_of(self._problem, mapping)
+                gain = (1 + gain) / (1 + before) - 1 if before > 0 and gain < float("inf") else gain
             if gain > step.gain:
                 step = replace(step, gain=gain, mapping=mapping)
         return step
@@ -280,8 +288,9 @@ class _Asker:
         if _reaches(step.gain, step.at_most):
             return replace(step, known=Known.PROVED)
         at_most, all_contiguous, mapping = self._without_search(topic, change)
-        if mapping is not None:
-            step = self._with_known(change, step, [mapping])
+        step = self._with_known(change, step, [] if mapping is None else [mapping])
+        if not all_contiguous or step.gain > (at_most or 0.0):
+            step = self._evened(topic, change, step)
         if at_most is None:
             return step
         if all_contiguous and not step.gain > at_most + SAME * (1 + at_most):
@@ -311,6 +320,13 @@ class _Asker:
         rate = max(found.rate_bound, one_unit_bound_hz(change.problem, self._blocks) / 1e9)
         return self._gain_of_rate(rate), self._quick.every_plan, found.mapping
 
+    def _evened(self, topic: _Topic, change: Change, step: Step) -> Step:
+        """Return a step with the best of its mapping and the base made even again."""
+        if self._rebalancer is None or topic.layer is None or change.saved_ns is None:
+            return step
+        mapping = self._rebalancer.with_cheaper(topic.layer, change.saved_ns)
+        return step if mapping is None else self._with_known(change, step, [mapping])
+
     def _least_latency(self, topic: _Topic, change: Change) -> Ratio | None:
         """Return what the optimum gains at most if a lane saves all that the layer does."""
         objective, problem = self._problem.objective, self._problem
@@ -337,10 +353,8 @@ class _Asker:
             return replace(step, known=Known.SEARCHED)
         known = Known.SEARCHED
         if found.mapping is not None:
-            gain = self._gain_of(change.problem, found.mapping)
-            if gain > step.gain:
-                step = replace(step, gain=gain, mapping=found.mapping)
-            best = found.status is Status.OPTIMAL and not beyond(step.gain, gain) > SAME
+            step = self._with_known(change, step, [found.mapping])
+            best = found.status is Status.OPTIMAL and step.gain <= self._gain_of(change.problem, found.mapping)
             if best and found.family in ALL_CONTIGUOUS:
                 known, step = Known.EXACT, replace(step, contiguous_at_most=step.gain)
             if best and found.family is Family.ALL:
@@ -368,8 +382,22 @@ class _Asker:
             return None
         max_lanes = 1 if self._solver == "interval_dp" else self._problem.lane_limit
         try:
-            return CheaperLayers(self._problem, self._mapping, max_lanes, self._limits)
+            quick = CheaperLayers(self._problem, self._mapping, max_lanes, self._limits)
         except (CapError, InfeasibleError):
+            return None
+        best = quick.unchanged.mapping
+        if best is not None and self._gain_of(self._problem, best) > 0:  # the base is not the optimum
+            self._known.append(best)
+            self._merit = _merit(self._problem, evaluate(self._problem, best, self._stage_memory))
+        return quick
+
+    @cached_property
+    def _rebalancer(self) -> Rebalancer | None:
+        if self._problem.objective.goal is not Goal.THROUGHPUT or self._solver not in QUICK:
+            return None
+        try:
+            return Rebalancer(self._problem, self._mapping, self._limits)
+        except MappingError:
             return None
 
     def _gain_of(self, problem: Problem, mapping: Mapping) -> Ratio:
