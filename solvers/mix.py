@@ -96,6 +96,7 @@ def _solve(
     if not evaluation.feasible:  # a limit on memory, latency, power or throughput binds
         return or_whole_networks(problem, solve_constrained(name, blocks, limits, max_lanes))
     links = exact_links(blocks, tuple(range(blocks.n_blocks)))
+    # Where the producer's cluster counts, it is known of stages along one order only.
     exact = links is Links.TARGET or (links is not None and blocks.has_one_order)
     rate = float(evaluation.frames_per_ns)
     proved = (exact and pool.is_exact) or rate >= optimistic_rate(pool, max_lanes) * (1 - 1e-12)

@@ -289,11 +289,12 @@ class _Asker:
             return replace(step, known=Known.PROVED)
         at_most, all_contiguous, mapping = self._without_search(topic, change)
         step = self._with_known(change, step, [] if mapping is None else [mapping])
-        if not all_contiguous or step.gain > (at_most or 0.0):
+        exceeds = at_most is not None and beyond(step.gain, at_most) > SAME
+        if exceeds or not all_contiguous:  # the base is no contiguous mapping, or many orders are possible
             step = self._evened(topic, change, step)
         if at_most is None:
             return step
-        if all_contiguous and not step.gain > at_most + SAME * (1 + at_most):
+        if all_contiguous and not exceeds:
             step = replace(step, contiguous_at_most=at_most)
         if _reaches(step.gain, step.at_most):
             return replace(step, known=Known.PROVED)
