@@ -14,17 +14,18 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from solvers.cheaper_lanes import CheaperLane, LaneTable, Stages
+from solvers.cheaper_lanes import CheaperLane
 from solvers.coarse import N_EVEN, coarsen
 from solvers.errors import CapError
 from solvers.evaluate import evaluate
 from solvers.free_layers import follow_neighbours
 from solvers.interval_dp import useful_slots
 from solvers.joining import work_of
-from solvers.lanes import LanePool
+from solvers.lane_tables import Cores, LaneTable, Stages
+from solvers.lanes import FEW_IDEALS, LanePool
 from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
-from solvers.mix import FEW_IDEALS, is_coarse
+from solvers.mix import is_coarse
 from solvers.mixes import MOST_STATES, Mixes
 from solvers.order_costs import NEVER, Links, exact_links
 from solvers.problem import FloatArray, IntArray, Problem
@@ -33,8 +34,6 @@ from solvers.topology import Blocks, contract
 
 FREE_RATE = 1e6
 """Frames per nanosecond of a lane that takes no time, as in ``solvers.lanes``."""
-
-Cores = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +171,7 @@ class _Answer:
     @cached_property
     def _cheaper(self) -> list[list[CheaperLane]]:
         return [
-            [table.with_cheaper(self._layer, self._saved_ns, self._changed.measured_ns) for table in alike]
+            [CheaperLane(table, self._layer, self._saved_ns, self._changed.measured_ns) for table in alike]
             for alike in self._given.tables
         ]
 

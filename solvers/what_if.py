@@ -16,35 +16,24 @@ every layer; then what is left open is searched, what promises most first.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
-from functools import cached_property, partial
+from functools import partial
 
+from solvers.asker import Asker, Topic
 from solvers.changes import Change, Resource, cheaper, cheaper_layer, more_of_resources
-from solvers.cheaper_layers import CheaperLayers
-from solvers.errors import CapError, InfeasibleError, MappingError, ProblemError
-from solvers.evaluate import Evaluation, evaluate
+from solvers.errors import InfeasibleError, ProblemError
 from solvers.gains import (
     Known,
     LayerGain,
     Questions,
-    Ratio,
     ResourceGain,
     Step,
     WhatIf,
-    beyond,
 )
 from solvers.limits import Limits
-from solvers.mapping import Family, Mapping, Solution, Status
-from solvers.problem import Goal, Problem
-from solvers.quick_bounds import RateBounds
-from solvers.rebalance import Rebalancer
+from solvers.mapping import Mapping, Solution
+from solvers.problem import Problem
 from solvers.registry import solve
-from solvers.topology import Blocks, contract
-from solvers.under_load import one_unit_bound_hz, rate_bound_hz
-from solvers.whole_models import whole_models
 
 __all__ = [
     "Known",
@@ -58,41 +47,7 @@ __all__ = [
     "what_if",
 ]
 
-SAME = 1e-9
-"""Relative differences below count as none."""
-CLOSE = 1e-3
-"""What may be left open without a search, relative to what is reached: less than tables show."""
-QUICK = {"lanes", "interval_dp"}
-"""Solvers whose answers need no search."""
-
-ALL_CONTIGUOUS = (Family.CONTIGUOUS, Family.ALL)
-"""Families that hold every mapping of convex stages, one per set of cores."""
-
 WhatIfProgress = Callable[[int, int], None]
-
-
-@dataclass
-class _Topic:
-    """One layer or resource with its changes, smallest first, and the answers to them."""
-
-    changes: tuple[Callable[[], Change], ...]
-    layer: int | None = None
-    slots: tuple[int, ...] = ()
-    resource: Resource | None = None
-    cluster: int | None = None
-    steps: list[Step] = field(default_factory=list)
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is left to search."""
-        return all(step.known is not Known.LEFT_OUT for step in self.steps)
-
-    @property
-    def promise(self) -> Ratio:
-        """How much the largest change may gain."""
-        last = self.steps[-1]
-        bounds = [bound for bound in (last.at_most, last.contiguous_at_most) if bound is not None]
-        return min(bounds, default=last.gain)
 
 
 def what_if(
@@ -135,7 +90,7 @@ def what_if(
     base = base or solve(problem, solver, limits)
     if base.mapping is None or base.evaluation is None:
         raise InfeasibleError(f"no mapping to start from: {base.reason}")
-    asker = _Asker(problem, solver, limits, base.mapping, base)
+    asker = Asker(problem, solver, limits, base.mapping, base)
     topics = _topics(problem, base.mapping, sorted(set(asked)), questions)
     n_done = 0
 
@@ -169,12 +124,12 @@ def what_if(
     )
 
 
-def _topics(problem: Problem, mapping: Mapping, layers: list[int], questions: Questions) -> list[_Topic]:
+def _topics(problem: Problem, mapping: Mapping, layers: list[int], questions: Questions) -> list[Topic]:
     topics = []
     if questions.resources:
         for resource, cluster, changes in more_of_resources(problem, questions.memory_factors):
             made = tuple(partial(_itself, change) for change in changes)
-            topics.append(_Topic(made, resource=resource, cluster=cluster))
+            topics.append(Topic(made, resource=resource, cluster=cluster))
     stages = [stage for lane in mapping.lanes for stage in lane.stages]
     slots_of: list[set[int]] = [set() for _ in range(problem.n_layers)]
     for stage in stages:
@@ -186,259 +141,9 @@ def _topics(problem: Problem, mapping: Mapping, layers: list[int], questions: Qu
             partial(cheaper_layer, problem, layer, slots, share)
             for share in sorted(set(questions.reductions))
         )
-        topics.append(_Topic(made, layer=layer, slots=slots))
+        topics.append(Topic(made, layer=layer, slots=slots))
     return topics
 
 
 def _itself(change: Change) -> Change:
     return change
-
-
-class _Asker:
-    """Answers one change after the other, within the time."""
-
-    def __init__(
-        self, problem: Problem, solver: str, limits: Limits, mapping: Mapping, base: Solution
-    ) -> None:
-        self._problem = problem
-        self._solver = solver
-        self._limits = limits
-        self._mapping = mapping
-        self._stage_memory: dict[tuple[int, ...], int] = {}
-        self._merit = _merit(problem, evaluate(problem, mapping, self._stage_memory))
-        self._deadline = time.monotonic() + limits.time_s
-        self._known = [mapping]
-        if problem.load_matters:  # one unit pays less than several
-            self._known += [whole for _, whole in whole_models(problem)]
-        self._is_optimal = base.status is Status.OPTIMAL and base.family in ALL_CONTIGUOUS
-        self.n_searches = 0
-        self.cut_short = False
-        self.interrupted = False
-
-    @property
-    def _out_of_time(self) -> bool:
-        if self._limits.stopped:
-            self.interrupted = True
-        return self.interrupted or time.monotonic() >= self._deadline
-
-    def look(self, topic: _Topic) -> None:
-        """Answer a topic as far as no search is needed."""
-        try:
-            topic.steps = self._steps(topic, self._looked_at)
-        except KeyboardInterrupt:  # the user wants to see what there is
-            self.interrupted = True
-            topic.steps = self._steps(topic, self._looked_at)
-
-    def search(self, topic: _Topic) -> None:
-        """Search what is left of a topic."""
-        before = {step.change: step for step in topic.steps}
-
-        def searched(topic: _Topic, change: Change, known: list[Mapping]) -> Step:
-            step = before[change.size]
-            if step.known is not Known.LEFT_OUT:
-                return step
-            return self._searched(change, self._with_known(change, step, known))
-
-        try:
-            topic.steps = self._steps(topic, searched)
-        except KeyboardInterrupt:
-            self.interrupted = True
-        self.cut_short |= not topic.settled
-
-    def _steps(self, topic: _Topic, answer: Callable[[_Topic, Change, list[Mapping]], Step]) -> list[Step]:
-        """Answer a topic, largest change first."""
-        found: list[Step] = []
-        known = list(self._known)
-        for make in reversed(topic.changes):
-            change = make()
-            last = found[-1] if found else None
-            if last is not None and last.gain <= SAME and last.known is not Known.LEFT_OUT:
-                # Less does not gain more.
-                step = replace(last, change=change.size, gain=0.0, same_mapping=0.0, mapping=self._mapping)
-            else:
-                step = answer(topic, change, known)
-            known.append(step.mapping)
-            found.append(step)
-        return found[::-1]
-
-    def _with_known(self, change: Change, step: Step, known: list[Mapping]) -> Step:
-        """Return a step with the best of its own and some known mappings.
-
-        A mapping that would have been better without the change is credited with the rest only: that a
-        search comes upon it is not the worth of a layer.
-        """
-        for mapping in known:
-            gain = self._gain_of(change.problem, mapping) if mapping != step.mapping else 0.0
-            if gain > step.gain and mapping not in self._known:
-                before = self._gain_of(self._problem, mapping)
-                gain = (1 + gain) / (1 + before) - 1 if before > 0 and gain < float("inf") else gain
-            if gain > step.gain:
-                step = replace(step, gain=gain, mapping=mapping)
-        return step
-
-    def _looked_at(self, topic: _Topic, change: Change, known: list[Mapping]) -> Step:
-        """Answer a change without a search, or leave it out for now."""
-        same = self._gain_of(change.problem, self._mapping)
-        step = self._with_known(
-            change, Step(change.size, same, same, None, Known.LEFT_OUT, self._mapping), known
-        )
-        if self._out_of_time:
-            return step
-        step = replace(step, at_most=self._at_most(topic, change))
-        if _reaches(step.gain, step.at_most):
-            return replace(step, known=Known.PROVED)
-        at_most, all_contiguous, mapping = self._without_search(topic, change)
-        step = self._with_known(change, step, [] if mapping is None else [mapping])
-        exceeds = at_most is not None and beyond(step.gain, at_most) > SAME
-        if exceeds or not all_contiguous:  # the base is no contiguous mapping, or many orders are possible
-            step = self._evened(topic, change, step)
-        if at_most is None:
-            return step
-        if all_contiguous and not exceeds:
-            step = replace(step, contiguous_at_most=at_most)
-        if _reaches(step.gain, step.at_most):
-            return replace(step, known=Known.PROVED)
-        if _reaches(step.gain, step.contiguous_at_most):
-            return replace(step, known=Known.EXACT)
-        if beyond(at_most, step.gain) <= CLOSE:
-            return replace(step, known=Known.SEARCHED)
-        return step
-
-    def _without_search(self, topic: _Topic, change: Change) -> tuple[Ratio | None, bool, Mapping | None]:
-        """Return what the solver may find at most, whether all contiguous mappings count, and the best."""
-        goal = self._problem.objective.goal
-        if goal is Goal.LATENCY:
-            return self._least_latency(topic, change), True, None
-        if goal is not Goal.THROUGHPUT or topic.resource is Resource.CORE or self._quick is None:
-            return None, False, None
-        found = (
-            self._quick.unchanged
-            if topic.layer is None or change.saved_ns is None
-            else self._quick.with_cheaper(change.problem, topic.layer, change.saved_ns)
-        )
-        if found is None:
-            return None, False, None
-        rate = max(found.rate_bound, one_unit_bound_hz(change.problem, self._blocks) / 1e9)
-        return self._gain_of_rate(rate), self._quick.every_plan, found.mapping
-
-    def _evened(self, topic: _Topic, change: Change, step: Step) -> Step:
-        """Return a step with the best of its mapping and the base made even again."""
-        if self._rebalancer is None or topic.layer is None or change.saved_ns is None:
-            return step
-        mapping = self._rebalancer.with_cheaper(topic.layer, change.saved_ns)
-        return step if mapping is None else self._with_known(change, step, [mapping])
-
-    def _least_latency(self, topic: _Topic, change: Change) -> Ratio | None:
-        """Return what the optimum gains at most if a lane saves all that the layer does."""
-        objective, problem = self._problem.objective, self._problem
-        limited = objective.min_throughput_hz is not None or problem.max_power_mw is not None
-        if not self._is_optimal or limited or topic.layer is None or self._merit is None:
-            return None
-        if change.saved_ns is None or change.alone_saved_ns is None:
-            return None
-        if problem.load_matters and any(topic.layer in stage.layers for stage in problem.stage_times):
-            return None
-        saved = max(int(change.saved_ns.max()), int(change.alone_saved_ns.max()))
-        least = 1 / self._merit - saved
-        return float("inf") if least <= 0 else _ratio(1 / least, self._merit)
-
-    def _searched(self, change: Change, step: Step) -> Step:
-        """Search a change, if there is time."""
-        if self._out_of_time:
-            return step
-        self.n_searches += 1
-        left = max(0.1, self._deadline - time.monotonic())
-        try:
-            found = solve(change.problem, self._solver, replace(self._limits, time_s=left, progress=None))
-        except CapError:
-            return replace(step, known=Known.SEARCHED)
-        known = Known.SEARCHED
-        if found.mapping is not None:
-            step = self._with_known(change, step, [found.mapping])
-            best = found.status is Status.OPTIMAL and step.gain <= self._gain_of(change.problem, found.mapping)
-            if best and found.family in ALL_CONTIGUOUS:
-                known, step = Known.EXACT, replace(step, contiguous_at_most=step.gain)
-            if best and found.family is Family.ALL:
-                known = Known.PROVED
-                step = replace(
-                    step, at_most=step.gain if step.at_most is None else min(step.at_most, step.gain)
-                )
-        if _reaches(step.gain, step.at_most):
-            known = Known.PROVED
-        if found.interrupted:
-            self.interrupted, known = True, Known.LEFT_OUT
-        return replace(step, known=known)
-
-    @cached_property
-    def _blocks(self) -> Blocks:
-        return contract(replace(self._problem, colocated=()))
-
-    @cached_property
-    def _bounds(self) -> RateBounds:
-        return RateBounds(self._problem, self._blocks)
-
-    @cached_property
-    def _quick(self) -> CheaperLayers | None:
-        if self._solver not in QUICK:
-            return None
-        max_lanes = 1 if self._solver == "interval_dp" else self._problem.lane_limit
-        try:
-            quick = CheaperLayers(self._problem, self._mapping, max_lanes, self._limits)
-        except (CapError, InfeasibleError):
-            return None
-        best = quick.unchanged.mapping
-        if best is not None and self._gain_of(self._problem, best) > 0:  # the base is not the optimum
-            self._known.append(best)
-            self._merit = _merit(self._problem, evaluate(self._problem, best, self._stage_memory))
-        return quick
-
-    @cached_property
-    def _rebalancer(self) -> Rebalancer | None:
-        if self._problem.objective.goal is not Goal.THROUGHPUT or self._solver not in QUICK:
-            return None
-        try:
-            return Rebalancer(self._problem, self._mapping, self._limits)
-        except MappingError:
-            return None
-
-    def _gain_of(self, problem: Problem, mapping: Mapping) -> Ratio:
-        evaluation = evaluate(problem, mapping, self._stage_memory)
-        if not evaluation.feasible:  # a faster mapping may draw more power: then it waits
-            return 0.0
-        return _ratio(_merit(problem, evaluation), self._merit)
-
-    def _at_most(self, topic: _Topic, change: Change) -> Ratio | None:
-        if self._problem.objective.goal is not Goal.THROUGHPUT:
-            return None
-        if self._merit is None:
-            return 0.0
-        bound: float | None = None
-        if topic.layer is not None and change.saved_ns is not None and change.alone_saved_ns is not None:
-            bound = self._bounds.with_less(topic.layer, change.saved_ns, change.alone_saved_ns)
-        if bound is None:
-            bound = rate_bound_hz(change.problem)
-        return self._gain_of_rate(bound / 1e9)
-
-    def _gain_of_rate(self, rate: float) -> Ratio:
-        """Return the gain of some frames per nanosecond."""
-        return 0.0 if self._merit is None else max(0.0, rate / float(self._merit) - 1)
-
-
-def _reaches(gain: Ratio, bound: Ratio | None) -> bool:
-    return bound is not None and not (1 + gain) * (1 + SAME) < 1 + bound
-
-
-def _ratio(new: Fraction | None, old: Fraction | None) -> Ratio:
-    if old is None:
-        return 0.0
-    return float("inf") if new is None else max(0.0, float(new / old - 1))
-
-
-def _merit(problem: Problem, evaluation: Evaluation) -> Fraction | None:
-    """Frames per unit of what counts, exactly; None where frames cost nothing."""
-    goal = problem.objective.goal
-    if goal is Goal.THROUGHPUT:
-        instant = any(not lane.period_ns for lane in evaluation.lanes)
-        return None if instant else evaluation.frames_per_ns
-    cost = evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj
-    return Fraction(1, cost) if cost else None
