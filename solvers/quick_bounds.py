@@ -18,7 +18,7 @@ from solvers.bounds import (
     relaxation,
 )
 from solvers.mixes import Mixes
-from solvers.problem import BoolArray, FloatArray, IntArray, Problem
+from solvers.problem import FloatArray, IntArray, Problem
 from solvers.topology import Blocks
 
 N_SHIFTS = 40
@@ -105,7 +105,8 @@ class _LaneBounds:
         prices_of = np.stack([np.broadcast_to(prices, use.shape), 1 / np.maximum(use, 1)], axis=1)
         paid = (prices_of * use[:, None, :]).sum(axis=2)
         charge = prices_of @ problem.cores.T  # (vectors, 2, slots)
-        usable: BoolArray = np.logical_and.reduce((charge > 0) | ~self._fits[:, None, :], axis=2) & (paid > 0)
+        missing = np.any((charge <= 0) & self._fits[:, None, :], axis=2)  # free slots: no bound
+        usable = np.where(missing, False, paid > 0)
         self._paid = np.where(usable, paid, np.inf)  # what can not be used bounds nothing
         self._charge = np.where(self._fits[:, None, :], np.where(usable[:, :, None], charge, 0), np.inf)
         n = len(cost)
