@@ -101,7 +101,7 @@ class _LaneBounds:
     def __init__(self, problem: Problem, cost: FloatArray, prices: FloatArray) -> None:
         self._mixes = Mixes(problem.cluster_sizes, problem.lane_limit)
         use = np.array(self._mixes.cores)
-        self._fits = (problem.cores[None, :, :] <= use[:, None, :]).all(axis=2)  # (vectors, slots)
+        self._fits = np.asarray((problem.cores[None] <= use[:, None]).all(axis=2))  # (vectors, slots)
         prices_of = np.stack([np.broadcast_to(prices, use.shape), 1 / np.maximum(use, 1)], axis=1)
         paid = (prices_of * use[:, None, :]).sum(axis=2)
         charge = prices_of @ problem.cores.T  # (vectors, 2, slots)
