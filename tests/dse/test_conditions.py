@@ -48,7 +48,7 @@ def test_nothing_moved_no_warning(tmp_path: Path) -> None:
     assert drift(now, now, own_busy_s=0.0).warnings == ()
 
 
-def test_everything_that_moves_is_told(tmp_path: Path) -> None:
+def test_21_everything_that_moves_is_told(tmp_path: Path) -> None:
     before = dataclasses.replace(fake(tmp_path), n_throttled=3)
     after = dataclasses.replace(
         before,

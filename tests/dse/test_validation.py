@@ -144,7 +144,7 @@ def test_differences_are_judged_by_the_range_of_the_output(values, where, size):
     ("dtype", "difference", "ok"),
     [("int8", 1, True), ("int8", 2, False), ("uint8", 1, True), ("int32", 1, False)],
 )
-def test_quantised_outputs_are_judged_in_steps(dtype, difference, ok):
+def test_23_quantised_outputs_are_judged_in_steps(dtype, difference, ok):
     whole = np.array([[1, 2], [3, 4]], dtype)
     got = compare(Y, one(*whole), one(*(whole + np.array(difference, dtype)))).outputs[0]
     assert got.ok == ok
@@ -158,7 +158,7 @@ def test_not_a_number_where_there_was_one_is_never_fine(wrong):
     assert not got.ok
 
 
-def test_outputs_that_do_not_move_are_told():
+def test_23_outputs_that_do_not_move_are_told():
     result = compare(Y, one([1.0, 2.0], [1.0, 2.0]), one([1.0, 2.0], [1.0, 2.0]))
     assert not result.outputs_moved
     assert "did not move the outputs" in str(result)

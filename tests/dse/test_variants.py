@@ -72,7 +72,7 @@ def test_stages_run_with_the_kernels_of_their_slot(corpus: Path, tmp_path: Path,
     assert times[1] > 1.5 * times[0]
 
 
-def test_split_and_whole_are_compared_under_the_same_kernels(corpus: Path, tmp_path: Path) -> None:
+def test_23_split_and_whole_are_compared_under_the_same_kernels(corpus: Path, tmp_path: Path) -> None:
     """A quantised model under built-in kernels equals its whole to the last bit under the same, not under others."""
     file, graph = opened(corpus)
     same = staged(file, graph, tmp_path / "same", "builtin", "builtin")

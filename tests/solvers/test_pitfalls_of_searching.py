@@ -32,7 +32,7 @@ def chain(cost_us: list[int], bandwidth: float = np.inf) -> Problem:
 
 
 @pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"black_box"}))
-def test_the_slowest_stage_counts_and_not_the_last(solver):
+def test_25_the_slowest_stage_counts_and_not_the_last(solver):
     """A tool accepted stages of 2.997 and 6.086 ms as balanced: it looked at the last one only."""
     problem = chain([2997, 2990, 3096])
     lopsided = Mapping((Lane((Stage((0,), 0, 0), Stage((1, 2), 1, 1))),))
@@ -43,7 +43,7 @@ def test_the_slowest_stage_counts_and_not_the_last(solver):
     assert evaluate(problem, solution.mapping).lanes[0].period_ns == 5_987_000
 
 
-def test_a_wrong_bandwidth_moves_the_border_so_links_are_measured():
+def test_26_a_wrong_bandwidth_moves_the_border_so_links_are_measured():
     """With hand-overs taken for free, the search cuts where a fat tensor crosses."""
     cost, bandwidth = [1000, 1000, 1000, 1000], 2e8
     guessed = solve(chain(cost), "interval_dp").mapping

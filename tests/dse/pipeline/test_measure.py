@@ -27,7 +27,7 @@ def plans(tiny, cores):
 
 
 @pytest.mark.parametrize("resident", [True, False])
-def test_plans_are_measured_interleaved_with_or_without_room_for_all(plans, tiny, monkeypatch, resident):
+def test_21_plans_are_measured_interleaved_with_or_without_room_for_all(plans, tiny, monkeypatch, resident):
     if not resident:
         monkeypatch.setattr(measure, "_RESIDENT_SHARE", 0.0)
     seen: list[str] = []

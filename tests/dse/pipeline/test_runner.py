@@ -195,7 +195,7 @@ def test_watchers_see_the_counters_move():
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
-def test_a_worker_built_before_pinning_is_found():
+def test_18_a_worker_built_before_pinning_is_found():
     """Workers keep the mask of the thread that makes them: built on core 1, moved to core 0."""
 
     class BuildsElsewhere(Arithmetic):

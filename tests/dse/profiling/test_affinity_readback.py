@@ -31,12 +31,12 @@ def test_thread_that_left_its_core_is_an_error(which: str, tmp_path: Path, corpu
             worker.check_affinity()
 
 
-def test_core_that_is_not_there(tmp_path: Path) -> None:
+def test_19_core_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DeviceError):
         SlotWorker(Slot("cpu", 1), [4095], tmp_path / "log", ProfileOptions(timeout_s=20))
 
 
-def test_mask_that_is_not_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_19_mask_that_is_not_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A kernel that accepts a mask and narrows it silently.
     (tmp_path / "sitecustomize.py").write_text(
         "import os\nreal = os.sched_setaffinity\n"

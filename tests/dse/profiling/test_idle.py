@@ -56,7 +56,7 @@ def test_waiting_counts_by_how_long() -> None:
     assert silent.slowdown_by_waiting(0, 0.1) == 1.0
 
 
-def test_a_cold_stage_is_not_mistaken_for_contention() -> None:
+def test_20_a_cold_stage_is_not_mistaken_for_contention() -> None:
     table = cooled_table()
     problem = Problem(
         np.full((2, 1), 100_000), np.ones((2, 1), bool), (SolverSlot(0, 1),), (2,),
