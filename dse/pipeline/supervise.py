@@ -137,6 +137,9 @@ class Pipeline:
         model: Path | str | None = None,
         queue_depth: int = 2,
         engine: str = "auto",
+        stall_s: float = STALL_S,
+        spin_us: int = 0,
+        loop: str = "auto",
         record: int = 0,
         annotate: str = "",
     ) -> Pipeline:
@@ -148,7 +151,7 @@ class Pipeline:
             The file; its stage files lie where it says.
         model
             The whole model, where it can not be found through the run's configuration.
-        queue_depth, engine, record, annotate
+        queue_depth, engine, stall_s, spin_us, loop, record, annotate
             See the class.
 
         Examples
@@ -165,7 +168,16 @@ class Pipeline:
         from dse.pipeline.opening import open_mapping
 
         plan = open_mapping(Path(mapping), None if model is None else Path(model))
-        return cls(plan, queue_depth=queue_depth, engine=engine, record=record, annotate=annotate)
+        return cls(
+            plan,
+            queue_depth=queue_depth,
+            engine=engine,
+            stall_s=stall_s,
+            spin_us=spin_us,
+            loop=loop,
+            record=record,
+            annotate=annotate,
+        )
 
     def __enter__(self) -> Pipeline:
         available = os.sched_getaffinity(0)

@@ -1,8 +1,8 @@
 """A run as a picture over time: events for trace viewers.
 
 One track per lane and set of cores with slices for every stage and frame (receive, compute, send
-inside, wait between), arrows that follow each frame, and counters for the frames inside a lane and
-its throughput.  ``trace_files`` writes them.
+inside, wait between), arrows that follow each frame, and counters for the frames inside a lane, those
+that wait in front of each stage, and the throughput.  ``trace_files`` writes them.
 """
 
 from __future__ import annotations
@@ -95,6 +95,12 @@ def build_trace(
         entered = stamps[:, entering_stages(lane), 0].min(axis=1)
         left = stamps[:, final_stages(lane, plan.outputs), 3].max(axis=1)
         counters.append(Counter(number, "frames inside", "frames", _inside(entered, left)))
+        for index, stage in enumerate(lane.stages):
+            before = [source for source in lane.sources(index) if source is not None]
+            if before:
+                come = stamps[:, before, 3].max(axis=1)
+                waiting = _inside(come, stamps[:, index, 0])
+                counters.append(Counter(number, f"waiting for {stage.label}", "frames", waiting))
         counters.append(Counter(number, "throughput", "frames/s", _rate(left)))
     lanes = tuple(f"lane {number} of {plan.name}" for number in range(len(plan.lanes)))
     return Trace(plan.name, lanes, tuple(tracks), tuple(counters))
@@ -124,6 +130,7 @@ def _slices(stamps: Stamps, members: Sequence[int], names: Sequence[str], lane: 
 
 
 def _inside(entered: Stamps, left: Stamps) -> tuple[tuple[int, float], ...]:
+    """Number of frames that have entered and not yet left, whenever it changes."""
     times = np.concatenate([entered, left])
     steps = np.concatenate([np.ones(len(entered)), -np.ones(len(left))])
     order = np.argsort(times, kind="stable")

@@ -44,7 +44,12 @@ def test_tracks_show_what_the_cores_did(by_hand):
 
 
 def test_counters_follow_the_frames(by_hand):
-    inside, rate = build_trace(*by_hand).counters
+    inside, second, third, rate = build_trace(*by_hand).counters
+    # At one time who comes counts before who goes: frame 0 leaves stage 0 at 11, enters stage 1 at 12.
+    assert second.name == "waiting for stage 1"
+    assert second.points == ((11, 1.0), (12, 0.0), (22, 1.0), (33, 0.0))
+    assert third.name == "waiting for stage 2"
+    assert third.points == ((33, 1.0), (40, 0.0), (54, 1.0), (54, 0.0))
     assert inside.points == ((0, 1.0), (11, 2.0), (45, 1.0), (60, 0.0))
     assert rate.points == ((60, pytest.approx(1e9 / 15)),)
 
