@@ -14,7 +14,7 @@ from dse.placement import PlacedMapping
 from dse.planning import Planner, predict
 from dse.problems import unplace
 from dse.results import PlanResult, Round
-from dse.validation import effective_compute_ns, measured_stage_times
+from dse.validation import measured_stage_times
 from solvers.evaluate import evaluate
 from solvers.mapping import Mapping
 from solvers.problem import FloatArray, Problem, StageTime
@@ -164,10 +164,11 @@ def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) ->
         column = planner.costs.slots.index(planner.slots[slot])
         return planner.costs.slowdown_by_waiting(column, utilisation)
 
-    times = effective_compute_ns(measurement)
     return [
-        (slot, min(_MOST, max(_LEAST, time / slowdown(slot, got.utilisation) / expected)))
-        for slot, expected, time, got in zip(slots, predicted, times, measurement.stages, strict=True)
+        (slot, min(_MOST, max(_LEAST, rate.own_ns / slowdown(slot, got.utilisation) / expected)))
+        for slot, expected, rate, got in zip(
+            slots, predicted, measurement.rates, measurement.stages, strict=True
+        )
         if expected > 0
     ]
 

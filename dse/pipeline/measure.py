@@ -119,6 +119,8 @@ class StageRate:
     ----------
     lane
         It is in.
+    input_ns
+        To get its inputs, where all of them are the model's; otherwise 0.
     compute_ns
         In the runtime.
     excess_ns
@@ -127,8 +129,14 @@ class StageRate:
     """
 
     lane: int
+    input_ns: float
     compute_ns: float
     excess_ns: float
+
+    @property
+    def own_ns(self) -> float:
+        """All but the hand-overs between stages, for which links stand in a prediction."""
+        return self.input_ns + self.compute_ns + self.excess_ns
 
 
 @dataclass(frozen=True)
@@ -238,8 +246,11 @@ class PlanMeasurement:
         for number, lane in enumerate(self.layout.lanes):
             each = [_shares(repeat.lanes[number], lane.units) for repeat in self.counted]
             for stage in range(len(lane.stages)):
-                compute, excess = (statistics.median(one[stage][n] for one in each) for n in range(2))
-                found.append(StageRate(number, compute, excess))
+                receive, compute, excess = (
+                    statistics.median(one[stage][n] for one in each) for n in range(3)
+                )
+                fed = any(source is not None for source in lane.sources(stage))
+                found.append(StageRate(number, 0.0 if fed else receive, compute, excess))
         return tuple(found)
 
     @property
@@ -314,14 +325,18 @@ def measure_plans(
     return tuple(found[name] for name in names)
 
 
-def _shares(times: LaneTimes, units: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
-    """Mean compute time of each stage, and its share of what the lane's busiest cores wait."""
+def _shares(times: LaneTimes, units: Sequence[Sequence[int]]) -> list[tuple[float, float, float]]:
+    """Mean times of each stage to receive and compute, and its share of what the busiest cores wait."""
     busy = [stage.mean_busy_ns for stage in times.stages]
     busiest = max(units, key=lambda members: sum(busy[n] for n in members))
     longest = sum(busy[n] for n in busiest)
     rest = max(0.0, 1e9 / times.throughput_hz - longest)
     return [
-        (stage.mean_compute_ns, rest * busy[n] / longest if n in busiest and longest else 0.0)
+        (
+            stage.receive_sum_ns / max(1, len(stage.compute_samples_ns)),
+            stage.mean_compute_ns,
+            rest * busy[n] / longest if n in busiest and longest else 0.0,
+        )
         for n, stage in enumerate(times.stages)
     ]
 

@@ -19,7 +19,6 @@ from dse.validation.outputs import (
 from dse.validation.prediction import (
     PredictionError,
     StageError,
-    effective_compute_ns,
     measured_stage_times,
     prediction_error,
 )
@@ -37,7 +36,6 @@ __all__ = [
     "compare",
     "core_utilisation",
     "diagnose",
-    "effective_compute_ns",
     "kernels_of",
     "measured_stage_times",
     "moving_frames",

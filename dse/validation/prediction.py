@@ -223,7 +223,7 @@ def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[S
     -------
     tuple of StageTime
         One per different (layers, slot), over the lanes that have it: what it takes of the time between
-        two frames beyond receiving and sending, so that the mapping is predicted as it was measured; with
+        two frames beyond hand-overs between stages, so that the mapping is predicted as it was measured; with
         the condition in which the plan ran it.
 
     Raises
@@ -238,23 +238,14 @@ def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[S
             f"{len(measured.stages)} were measured"
         )
     found: dict[tuple[frozenset[int], int], list[float]] = {}
-    for stage, time in zip(stages, effective_compute_ns(measured)):
-        found.setdefault((frozenset(stage.layers), stage.slot), []).append(max(1.0, time))
+    for stage, rate in zip(stages, measured.rates):
+        found.setdefault((frozenset(stage.layers), stage.slot), []).append(max(1.0, rate.own_ns))
     loaded = mapping.n_units > 1
     # Rates of lanes add up, so of their times the harmonic mean counts.
     return tuple(
         StageTime(layers, slot, round(statistics.harmonic_mean(times)), loaded)
         for (layers, slot), times in found.items()
     )
-
-
-def effective_compute_ns(measured: PlanMeasurement) -> tuple[float, ...]:
-    """Return what each stage takes of the time between two frames, but for receiving and sending.
-
-    Times are means over the frames, since slow frames set the rate as well; those of the busiest cores
-    of a lane hold also the time between frames that goes to waking and handing over.
-    """
-    return tuple(rate.compute_ns + rate.excess_ns for rate in measured.rates)
 
 
 def _overheads(measured: PlanMeasurement) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dse.learning import corrected, learn, stage_costs, summarise
+from dse.pipeline.measure import StageRate
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.planning import Planner
 from dse.platforms import Cluster, Platform
@@ -32,7 +33,7 @@ class Timed:
 
     @property
     def rates(self):
-        return tuple(SimpleNamespace(compute_ns=stage.compute_ns, excess_ns=0.0) for stage in self.stages)
+        return tuple(StageRate(0, 0.0, stage.compute_ns, 0.0) for stage in self.stages)
 
 
 @dataclass
