@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dse.costs import CostTable
@@ -110,10 +110,12 @@ def plan_networks(graph: LayerGraph, costs: CostTable, plan: PlanResult) -> Plan
     lanes = plan.mapping.lanes
     periods = [_period_ns(lane, numbers, measured) for lane in lanes]
     times = [_network_time(graph, network, plan, shares, periods, measured) for network in graph.networks]
+    told = plan.measured.diagnosis if plan.measured else None
+    busy = {} if told is None else dict(told.core_utilisation)
     cores = [
         use
         for number, (lane, period) in enumerate(zip(lanes, periods))
-        for use in _uses(graph, number, lane, numbers, period, measured)
+        for use in _uses(graph, number, lane, numbers, period, busy, measured)
     ]
     return PlanNetworks(
         tuple(times),
@@ -195,15 +197,16 @@ def _uses(
     lane: PlacedLane,
     numbers: dict[str, StageNumbers],
     period_ns: int,
+    shares: Mapping[int, float],
     measured: bool,
 ) -> list[CoreUse]:
+    """Return how busy each set of cores of a lane is; ``shares`` are those measured, by core."""
     found = []
     for cores, stages in _units(lane).items():
         busy_ns = sum(_busy_ns(numbers[stage.name], measured) for stage in stages)
         busy = busy_ns / period_ns
-        real = [numbers[stage.name].utilisation for stage in stages]
-        if measured and None not in real and len(stages) == 1:
-            busy = real[0] or 0.0
+        if measured and cores and cores[0] in shares:
+            busy = shares[cores[0]]
         networks = dict.fromkeys(name for stage in stages for name in graph.networks_of(stage.layers))
         idle_ns = round(busy_ns * (1 / busy - 1)) if busy else 0
         found.append(

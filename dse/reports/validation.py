@@ -6,7 +6,7 @@ import textwrap
 
 from dse.graph import LayerGraph
 from dse.reports.console import printable, shorten
-from dse.reports.diagnosis import machine_facts
+from dse.reports.diagnosis import cores_busy, machine_facts
 from dse.reports.wording import format_share
 from dse.results import Gap, Measured, PlanResult, RunResult, StageNumbers
 from dse.units import format_hz, format_ns
@@ -17,7 +17,7 @@ MAX_GAPS = 5
 LEAST_GAP = 0.01
 """Gaps that take less of the time are not told."""
 
-_HEADS = ("stage", "pred.", "meas.", "error", "between %", "moving", "waiting", "used")
+_HEADS = ("stage", "pred.", "meas.", "error", "between %", "moving", "waiting")
 
 
 def validation_lines(result: RunResult, plan: PlanResult) -> list[str]:
@@ -47,7 +47,10 @@ def validation_lines(result: RunResult, plan: PlanResult) -> list[str]:
 
 
 def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", drop_whitespace=False) or [""]
+    if len(line) <= WIDTH:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(line.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")
 
 
 def _stage_table(plan: PlanResult) -> list[str]:
@@ -77,7 +80,6 @@ def _stage_row(stage: StageNumbers, slot: str) -> tuple[str, ...]:
         f"{_share(stage.predicted_busy_ns, high)}..{_share(stage.predicted_busy_ns, low)}",
         format_ns(moving_ns),
         format_ns(stage.measured_wait_ns or 0),
-        f"{stage.utilisation or 0:.0%}",
     )
 
 
@@ -109,7 +111,7 @@ def _figures(plan: PlanResult, real: Measured) -> list[str]:
         f"Prediction: {format_hz(plan.predicted.throughput_hz)} frames/s, off by {format_share(plan.error)}; "
         f"by {format_share(low)} to {format_share(high)} at {told.confidence:.0%} confidence"
     )
-    return [rate, error, *lines]
+    return [rate, error, *lines, f"Cores busy: {cores_busy(told)}"]
 
 
 def _gap_text(graph: LayerGraph, plan: PlanResult, gap: Gap) -> str:

@@ -64,13 +64,12 @@ def core_utilisation(measured: PlanMeasurement) -> tuple[tuple[int, float], ...]
     The threads of a stage wait for each other at times; that counts as work here.
     """
     shares: dict[int, float] = {}
-    by_lane = {(stage.lane, stage.name): stage for stage in measured.stages}
     for number, lane in enumerate(measured.layout.lanes):
         for members in lane.units:
-            # Stages of one set of cores take turns: each one's wait is that of the cores before it.
-            stages = [lane.stages[member] for member in members]
-            busy = sum(by_lane[number, stage.name].busy_ns for stage in stages)
-            wait = sum(by_lane[number, stage.name].wait_ns for stage in stages)
-            for core in stages[0].cores:
+            # Sums, not medians: frames that come in bursts wait long once and not at all afterwards.
+            times = [repeat.lanes[number].stages[member] for repeat in measured.counted for member in members]
+            busy = sum(one.receive_sum_ns + one.compute_sum_ns + one.send_sum_ns for one in times)
+            wait = sum(one.wait_sum_ns for one in times)
+            for core in lane.stages[members[0]].cores:
                 shares[core] = round(busy / max(1, busy + wait), 4)
     return tuple(sorted(shares.items()))

@@ -58,6 +58,16 @@ def test_stages_that_share_cores_share_their_utilisation():
     assert core_utilisation(measurement()) == ((0, 0.5), (1, 0.5), (2, 0.9))
 
 
+def test_frames_in_bursts_do_not_hide_that_cores_wait():
+    """The median wait is nothing where nine frames of ten follow the one before at once."""
+    found = measurement()
+    lane = found.repeats[0].lanes[0]
+    burst = replace(lane.stages[2], wait_ns=0, wait_sum_ns=15_000)
+    bursts = replace(lane, stages=(*lane.stages[:2], burst))
+    found = replace(found, repeats=tuple(replace(one, lanes=(bursts,)) for one in found.repeats))
+    assert core_utilisation(found)[:2] == ((0, 0.25), (1, 0.25))
+
+
 def test_figures_are_per_frame_over_all_lanes_and_repeats():
     found = diagnose(PLAN, measurement(COUNTED, replace(COUNTED, n_frames=300)), graph())
     assert found.cpu_ns == 5000
