@@ -17,6 +17,7 @@ from solvers.errors import InfeasibleError
 from solvers.evaluate import Evaluation, evaluate, keep_better
 from solvers.limits import Limits
 from solvers.mapping import Family, Mapping, Solution, Status
+from solvers.overhead_bound import overhead_bound_hz
 from solvers.problem import Problem
 from solvers.topology import Blocks, contract
 from solvers.whole_models import whole_models
@@ -37,8 +38,9 @@ def rate_bound_hz(problem: Problem, blocks: Blocks | None = None) -> float:
     """
     blocks = blocks or contract(replace(problem, colocated=()))
     loaded = problem.under_load
+    under_load = replace(blocks, problem=loaded)
     return max(
-        throughput_bound_hz(loaded, replace(blocks, problem=loaded)),
+        min(throughput_bound_hz(loaded, under_load), overhead_bound_hz(loaded, under_load)),
         one_unit_bound_hz(problem, blocks),
     )
 

@@ -1,0 +1,98 @@
+"""An upper bound on the throughput that counts what every invocation costs.
+
+The relaxation of ``solvers.bounds`` may put a thousandth of each block on an accelerator whose single layers
+are nearly free and whose every invocation takes a millisecond.  But a frame either uses a slot or does
+not.  With prices beta of the cores (as there), a frame that uses the slots S costs at least
+
+    sum over b of min over r in S of price[r] * cost[b, r]  +  sum over r in S of price[r] * overhead[r],
+
+and the least of that over all S is below what a frame costs on average.  Only the few slots with the
+largest overheads are counted so; the others are free to use.  For one S this is concave in beta, and so is
+the least of several.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+
+import numpy as np
+
+from solvers.bounds import SAFETY, bound_costs, relaxation
+from solvers.problem import FloatArray, Problem
+from solvers.topology import Blocks
+
+MOST_COUNTED = 4
+"""Slots whose overhead is counted: so many of the largest, compared with what their layers take."""
+NOTICEABLE = 1e-2
+"""Overheads below this share of a slot's layers are left out."""
+N_STEPS = 48
+"""Prices that are tried on the way from the best ones of the relaxation towards each cluster."""
+
+
+def overhead_bound_hz(problem: Problem, blocks: Blocks) -> float:
+    """Return frames per second that no mapping exceeds; ``inf`` where overheads hardly matter.
+
+    Parameters
+    ----------
+    problem
+        Costs that hold whatever else runs (``Problem.under_load``).
+    blocks
+        The problem's without ``colocated``.
+    """
+    cost = bound_costs(blocks)
+    overhead = hidden_overhead_ns(problem, cost, blocks)
+    total = np.where(np.isinf(cost), 0, cost).sum(axis=0)
+    share = overhead / np.maximum(1.0, total)
+    counted = [int(slot) for slot in np.argsort(-share)[:MOST_COUNTED] if share[slot] >= NOTICEABLE]
+    if not counted:
+        return float("inf")
+    sizes = np.array(problem.cluster_sizes, np.float64)
+    _, start = relaxation(cost, problem.cores, np.array(problem.cluster_sizes))
+    period = 0.0
+    best = start
+    # From the best prices towards each cluster alone, then once more from the best of these.
+    for _ in range(2):
+        towards = [np.eye(len(sizes))[n] / size for n, size in enumerate(sizes) if size > 0]
+        for corner in towards:
+            for part in np.linspace(0, 1, N_STEPS, endpoint=False):
+                beta = (1 - part) * best + part * corner
+                found = _least_work(cost, problem.cores @ beta, overhead, counted)
+                if found > period:
+                    period, start = found, beta
+        best = start
+    return 1e9 / (period * (1 - SAFETY)) if period > 0 else float("inf")
+
+
+def hidden_overhead_ns(problem: Problem, cost: FloatArray, blocks: Blocks) -> FloatArray:
+    """Return float64 (slots,): what a stage takes at least besides its blocks' costs.
+
+    A whole stage that was measured hides its overhead in one time; what that leaves over the costs of its
+    layers is the overhead then.
+
+    Parameters
+    ----------
+    cost
+        From ``bound_costs``.
+    """
+    least = problem.overhead.astype(np.float64)
+    of_layer = np.array(blocks.of_layer)
+    # A block's cost is not told apart by layer here, so a stage is charged for every block it touches.
+    for (layers, slot), time in problem.measured_ns.items():
+        members = [layer for layer in layers if 0 <= layer < problem.n_layers]
+        touched = cost[np.unique(of_layer[members]), slot] if members else np.zeros(0)
+        paid = float(touched[np.isfinite(touched)].sum())
+        least[slot] = min(least[slot], max(0.0, time - paid))
+    return least
+
+
+def _least_work(cost: FloatArray, price: FloatArray, overhead: FloatArray, counted: list[int]) -> float:
+    """What a frame costs at least at these prices, over all choices of the counted slots."""
+    charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
+    rest = [slot for slot in range(cost.shape[1]) if slot not in counted]
+    free = charged[:, rest].min(axis=1, initial=np.inf)
+    least = np.inf
+    for chosen in chain.from_iterable(combinations(counted, n) for n in range(len(counted) + 1)):
+        members = list(chosen)
+        work = np.minimum(free, charged[:, members].min(axis=1, initial=np.inf)).sum()
+        least = min(least, float(work + (price[members] * overhead[members]).sum()))
+    return least if np.isfinite(least) else 0.0
