@@ -3,7 +3,8 @@
 Starts from the best contiguous plan or, for a single lane, the best contiguous pieces of a rotated order;
 keeps the units and reassigns layers: simulated annealing on a smooth measure of the loads, then (for a
 single lane) the bound of ``solvers.unit_bound``, then CP-SAT with the rest of the time.  A plan is taken
-only when the evaluator finds it better.
+only when the evaluator finds it better.  Loads know no limits and no other goal: for these, and where a
+limit refuses what they lead to, ``solvers.pieces`` takes the time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from solvers.limits import Limits
 from solvers.loads import Elements, Loads, elements, pieces
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.mix import solve_interval_dp, solve_lanes
+from solvers.pieces import improve_pieces
 from solvers.problem import Goal, Problem
 from solvers.rotations import best_rotation
 from solvers.rounding import POWER, round_prices
@@ -86,10 +88,13 @@ def better_of(problem: Problem, first: Solution, other: Solution | None) -> Solu
 def improve(problem: Problem, first: Solution, limits: Limits) -> Solution:
     """Improve a solution as ``solve_assignment`` does."""
     start = time.monotonic()
-    if first.mapping is None or first.evaluation is None or problem.objective.goal is not Goal.THROUGHPUT:
+    if first.mapping is None or first.evaluation is None:
         return replace(first, solver="assignment")
+    if problem.objective.goal is not Goal.THROUGHPUT:
+        return replace(improve_pieces(problem, first, limits), solver="assignment")
     best, evaluation = first.mapping, first.evaluation
     bound_hz: float | None = None
+    refused = False
     for number in range(len(best.lanes) if problem.n_layers <= MOST_POLISHED else 0):
         if limits.close_enough:
             break
@@ -101,10 +106,15 @@ def improve(problem: Problem, first: Solution, limits: Limits) -> Solution:
             bound_hz = 1e9 / bound_ns
             limits.bounded(bound_hz)
         for lane in found:
+            refused |= place.refuses(problem, lane)
             best, evaluation = _better(problem, best, evaluation, place.mapping(lane))
         limits.found(best, evaluation)
     status = first.status if best == first.mapping and first.family is Family.ALL else Status.FEASIBLE
-    return Solution("assignment", status, Family.ALL, best, evaluation, bound_hz)
+    solution = Solution("assignment", status, Family.ALL, best, evaluation, bound_hz)
+    left = limits.time_s - (time.monotonic() - start)
+    if not refused or left <= 0 or limits.close_enough:
+        return solution
+    return improve_pieces(problem, solution, replace(limits, time_s=left))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,10 @@ class _Place:
         """Return the mapping with another lane there."""
         lanes = self.around.lanes
         return Mapping((*lanes[: self.number], lane, *lanes[self.number + 1 :]))
+
+    def refuses(self, problem: Problem, lane: Lane) -> bool:
+        """Whether a limit or a wish does not let the lane be there."""
+        return not evaluate(problem, self.mapping(lane)).feasible
 
     def tell(self, lane: Lane) -> None:
         """Tell that mapping."""
@@ -183,7 +197,7 @@ def _better_lanes(
             return found, None
         left = time_s - (time.monotonic() - start)
 
-    if left < SECONDS_PER_CHOICE * len(parts.members) * len(slots):
+    if left < SECONDS_PER_CHOICE * len(parts.members) * len(slots) or place.refuses(problem, found[-1]):
         return found, None
 
     def tell(assignment: list[int]) -> None:

@@ -79,6 +79,34 @@ def period_bound_ns(blocks: Blocks) -> float:
     return max(relaxed, largest / most_lanes) * (1 - SAFETY)
 
 
+def latency_bound_ns(blocks: Blocks) -> int:
+    """Return what no mapping's latency is below: the longest path, each block on its best slot."""
+    least = bound_costs(blocks).min(axis=1)
+    finish = [0.0] * blocks.n_blocks
+    for block, before in enumerate(blocks.predecessors):
+        finish[block] = float(least[block]) + max((finish[other] for other in before), default=0.0)
+    usable = blocks.allowed.any(axis=0)
+    overhead = float(least_overhead_ns(blocks.problem)[usable].min())
+    return int(np.ceil((max(finish) + overhead) * (1 - SAFETY)))
+
+
+def energy_bound_nj(blocks: Blocks, bound_hz: float) -> int:
+    """Return what no mapping's energy per frame is below: each block where it takes least, and idling.
+
+    Parameters
+    ----------
+    bound_hz
+        No mapping has a higher throughput.
+    """
+    problem = blocks.problem
+    if problem.active_power_mw is None:
+        return 0
+    cost = bound_costs(blocks)
+    active = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * problem.active_power_mw)
+    idle = (problem.idle_power_mw or 0) * 1e9 / bound_hz if bound_hz > 0 else 0.0
+    return int(np.round((float(active.min(axis=1).sum()) + idle) * (1 - SAFETY) / 1000))
+
+
 def throughput_bound_hz(problem: Problem, blocks: Blocks | None = None) -> float:
     """Return frames per second that no mapping of the problem exceeds (inf when nothing costs time).
 

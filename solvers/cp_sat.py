@@ -1,7 +1,6 @@
-"""CP-SAT of OR-Tools for assignments that need not be contiguous: polish and bound.
+"""CP-SAT of OR-Tools: how it is run, and the model of loads for assignments that need not be contiguous.
 
-The only importer of ``ortools.sat``.  Times are scaled to integers well below 2^31 and the answer is
-scored again in full precision.
+Times are scaled to integers well below 2^31 and the answer is scored again in full precision.
 """
 
 from __future__ import annotations
@@ -9,11 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from solvers.errors import StoppedError
 from solvers.limits import Limits
 from solvers.loads import Loads
+
+T = TypeVar("T")
 
 POLL_S = 0.05
 MOST_STEPS = 200_000_000
@@ -90,18 +92,69 @@ def polish(
         overhead = int(int(loads.parts.problem.overhead[loads.slots[u]]) / unit)
         model.add(sum(terms[u]) + overhead <= top)
     model.minimize(top)
+    found = run_cp_sat(model, partial(_read, x), time_s, limits, on_better)
+    bound = 0.0 if found.bound is None else found.bound * unit
+    return Polished(list(loads.unit_of) if found.best is None else found.best, bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """What a run of CP-SAT found: the best solution as it was read, and the bound on the objective.
+
+    ``bound`` is None where there is none, in particular where the model is ``infeasible``.
+    """
+
+    best: T | None
+    bound: float | None
+    infeasible: bool = False
+
+
+def run_cp_sat(
+    model: Any,
+    read: Callable[[Any], T],
+    time_s: float,
+    limits: Limits,
+    on_better: Callable[[T], None] | None = None,
+    workers: int | None = None,
+) -> Found[T]:
+    """Minimise a model's objective.
+
+    Parameters
+    ----------
+    model
+        A ``CpModel``.
+    read
+        Makes what is wanted out of an object with the method ``value``.
+    time_s
+        Wall time.
+    limits
+        Workers, seed, gap, and who may stop it.
+    on_better
+        Told better solutions while the search goes on.
+    workers
+        Threads, where fewer than ``limits`` allows are enough.
+
+    Raises
+    ------
+    StoppedError
+        After the last solution was told.
+    """
+    from ortools.sat.python import cp_model
+
+    workers = workers or limits.workers
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = max(time_s, 0.1)
-    solver.parameters.num_workers = limits.workers
+    solver.parameters.num_workers = workers
     solver.parameters.random_seed = limits.seed
-    solver.parameters.interleave_search = limits.workers > 1  # workers take turns: runs repeat
+    solver.parameters.interleave_search = workers > 1  # workers take turns: runs repeat
     solver.parameters.relative_gap_limit = limits.gap / (1 + limits.gap)  # of CP-SAT's: the period's share
     solver.parameters.catch_sigint_signal = False
-    status = _Run(solver, model, x, limits, on_better).status()
-    bound = float(solver.best_objective_bound) * unit if status != cp_model.MODEL_INVALID else 0.0
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Polished(list(loads.unit_of), bound)
-    return Polished(_read(x, solver), bound)
+    status = _Run(solver, model, read, limits, on_better).status()
+    if status == cp_model.INFEASIBLE:
+        return Found(None, None, infeasible=True)
+    bound = None if status == cp_model.MODEL_INVALID else float(solver.best_objective_bound)
+    solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return Found(read(solver) if solved else None, bound)
 
 
 def _read(x: list[list[Any]], values: Any) -> list[int]:
@@ -111,22 +164,22 @@ def _read(x: list[list[Any]], values: Any) -> list[int]:
     ]
 
 
-class _Run:
+class _Run(Generic[T]):
     """One call of CP-SAT in a thread of its own: native code would keep Ctrl-C and progress waiting."""
 
     def __init__(
         self,
         solver: Any,
         model: Any,
-        x: list[list[Any]],
+        read: Callable[[Any], T],
         limits: Limits,
-        on_better: Callable[[list[int]], None] | None,
+        on_better: Callable[[T], None] | None,
     ) -> None:
         from ortools.sat.python import cp_model
 
         self._limits = limits
         self._on_better = on_better
-        self._newest: list[int] | None = None
+        self._newest: T | None = None
         self._solver = solver
         self._status: Any = cp_model.UNKNOWN
         self._error: BaseException | None = None
@@ -134,7 +187,7 @@ class _Run:
 
         class Callback(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
             def on_solution_callback(self) -> None:
-                run._newest = _read(x, self)
+                run._newest = read(self)
 
         def solve() -> None:
             try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.bounds import bound_costs
+from solvers.bounds import latency_bound_ns
 from solvers.errors import InfeasibleError
 from solvers.evaluate import evaluate, stage_memory_bytes
 from solvers.lanes import LanePool
@@ -35,10 +35,10 @@ def refuse_impossible(blocks: Blocks, bound_hz: float) -> None:
     problem = blocks.problem
     objective = problem.objective
     if objective.max_latency_ns is not None:
-        path = _longest_path_ns(blocks) * (1 - 1e-9)
+        path = latency_bound_ns(blocks)
         if path > objective.max_latency_ns:
             raise InfeasibleError(
-                f"latency: the longest path takes at least {path:.0f} ns on the best slots, "
+                f"latency: the longest path takes at least {path} ns on the best slots, "
                 f"limit {objective.max_latency_ns} ns"
             )
     floor = objective.min_throughput_hz
@@ -66,14 +66,6 @@ def refuse_impossible(blocks: Blocks, bound_hz: float) -> None:
         raise InfeasibleError(
             f"memory: the whole model demands {whole} bytes, however it is cut; limit {min(rooms)} bytes"
         )
-
-
-def _longest_path_ns(blocks: Blocks) -> float:
-    least = bound_costs(blocks).min(axis=1)
-    finish = [0.0] * blocks.n_blocks
-    for block, before in enumerate(blocks.predecessors):
-        finish[block] = float(least[block]) + max((finish[other] for other in before), default=0.0)
-    return max(finish)
 
 
 def why_no_lane(blocks: Blocks) -> str | None:

@@ -175,6 +175,8 @@ class Watch:
         self.bound_hz: float | None = None
         self.least_bound_hz = 0.0
         """No bound below this is taken: it is for some of the mappings only."""
+        self.rate_counts = True
+        """Whether the goal is throughput, so that the gap between rates says how good the incumbent is."""
         self.rescores = False
         """Whether known evaluations are not to be trusted: they are of a part of the problem."""
 
@@ -191,7 +193,7 @@ class Watch:
     @property
     def close_enough(self) -> bool:
         """Whether the incumbent is within the wanted gap."""
-        gap = throughput_gap(self.evaluation, self.bound_hz)
+        gap = throughput_gap(self.evaluation, self.bound_hz) if self.rate_counts else None
         return gap is not None and gap <= max(self._limits.gap, NO_GAP)
 
     def found(self, mapping: Mapping, evaluation: Evaluation | None = None) -> None:

@@ -100,6 +100,8 @@ class Solution:
         Time spent.
     interrupted
         Somebody ended the search (``Limits.stop``, Ctrl-C): with more time it may find more.
+    bound_latency_ns, bound_energy_nj
+        For these goals: no mapping has a lower latency, or takes less energy per frame; else None.
     """
 
     solver: str
@@ -111,8 +113,21 @@ class Solution:
     reason: str = ""
     wall_ns: int = 0
     interrupted: bool = False
+    bound_latency_ns: int | None = None
+    bound_energy_nj: int | None = None
 
     @property
     def gap(self) -> float | None:
-        """(bound - found) / found in throughput: 0 means proved best of all mappings."""
+        """How much better than found the goal may be at most: 0 means proved best of all mappings.
+
+        (bound - found) / found in throughput, (found - bound) / found in latency and energy.
+        """
+        if self.evaluation is None:
+            return None
+        for found, bound in (
+            (self.evaluation.latency_ns, self.bound_latency_ns),
+            (self.evaluation.energy_nj, self.bound_energy_nj),
+        ):
+            if found is not None and bound is not None:
+                return max(0.0, (found - bound) / found) if found else 0.0
         return throughput_gap(self.evaluation, self.bound_hz)

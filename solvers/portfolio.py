@@ -12,9 +12,13 @@ from solvers.evaluate import score_key
 from solvers.limits import Limits
 from solvers.mapping import Family, Solution, Status
 from solvers.mix import solve_ideal_dp, solve_lanes
+from solvers.pieces import improve_pieces
 from solvers.problem import Goal, Problem
 from solvers.topology import contract
 from solvers.turns import plan_with_turns
+
+TURNS_SHARE = 0.3
+"""Share of the time to look for a plan with turns that keeps the limits, where there is no other."""
 
 
 def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
@@ -32,13 +36,12 @@ def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
     start = time.monotonic()
     rounded = solve_by_prices(problem, limits)
     answers = [_first(problem, limits, rounded)]
-    if problem.objective.goal is not Goal.THROUGHPUT:
-        return replace(answers[0], solver="portfolio")
     if rounded is not None:
         answers.append(rounded)
     best = better_of(problem, answers[0], rounded)
     steps: list[Callable[[Limits], Solution]] = [lambda given: improve(problem, best, given)]
-    if answers[0].family is Family.ORDER and not contract(problem).has_one_order:
+    branching = answers[0].family is Family.ORDER and not contract(problem).has_one_order
+    if branching and problem.objective.goal is Goal.THROUGHPUT:
         steps.append(lambda given: solve_ideal_dp(problem, given))
     for number, step in enumerate(steps):
         proved = any(answer.status is Status.OPTIMAL and answer.family is Family.ALL for answer in answers)
@@ -59,13 +62,22 @@ def _first(problem: Problem, limits: Limits, rounded: Solution | None) -> Soluti
     try:
         contiguous = solve_lanes(problem, limits)
     except InfeasibleError:
-        found = rounded or plan_with_turns(problem, limits)
+        found = _not_contiguous(problem, limits, rounded)
         if found is None:
             raise
         return found
     if contiguous.mapping is None:
-        return rounded or plan_with_turns(problem, limits) or contiguous
+        return _not_contiguous(problem, limits, rounded) or contiguous
     return contiguous
+
+
+def _not_contiguous(problem: Problem, limits: Limits, rounded: Solution | None) -> Solution | None:
+    """Return a plan with turns where there is no contiguous one, else None."""
+    found = rounded or plan_with_turns(problem, limits)
+    if found is None:
+        nothing = Solution("", Status.UNKNOWN, Family.ALL, None, None, None)
+        found = improve_pieces(problem, nothing, replace(limits, time_s=TURNS_SHARE * limits.time_s))
+    return found if found.mapping is not None else None
 
 
 def _combined(problem: Problem, answers: list[Solution]) -> Solution:
@@ -73,6 +85,8 @@ def _combined(problem: Problem, answers: list[Solution]) -> Solution:
     found = [answer for answer in answers if answer.evaluation is not None]
     bounds = [answer.bound_hz for answer in answers if answer.bound_hz is not None]
     bound = min(bounds, default=None)
+    latencies = [answer.bound_latency_ns for answer in answers if answer.bound_latency_ns is not None]
+    energies = [answer.bound_energy_nj for answer in answers if answer.bound_energy_nj is not None]
     if not found:
         return replace(answers[0], solver="portfolio", bound_hz=bound)
 
@@ -81,4 +95,10 @@ def _combined(problem: Problem, answers: list[Solution]) -> Solution:
         proved = 0 if answer.status is Status.OPTIMAL else 1
         return (score_key(problem, answer.evaluation), proved, list(Family).index(answer.family) * -1)
 
-    return replace(min(found, key=rank), solver="portfolio", bound_hz=bound)
+    return replace(
+        min(found, key=rank),
+        solver="portfolio",
+        bound_hz=bound,
+        bound_latency_ns=max(latencies, default=None),
+        bound_energy_nj=max(energies, default=None),
+    )

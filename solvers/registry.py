@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from solvers.assignment import solve_assignment
 from solvers.black_box import solve_black_box
+from solvers.bounds import energy_bound_nj, latency_bound_ns
 from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemError, StoppedError
 from solvers.evaluate import evaluate, is_better
 from solvers.exhaustive import solve_exhaustive
@@ -84,6 +85,7 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
         blocks = contract(replace(problem, colocated=()))
         watch.least_bound_hz = one_unit_bound_hz(problem, blocks)
         watch.rescores = problem.load_matters
+        watch.rate_counts = problem.objective.goal is Goal.THROUGHPUT
         bound = rate_bound_hz(problem, blocks)
         watch.bounded(bound)
         refuse_impossible(blocks, bound)
@@ -143,7 +145,28 @@ def _checked(problem: Problem, solution: Solution, bound_hz: float | None) -> So
         )
     if solution.bound_hz is not None:
         bound_hz = min(bound_hz, solution.bound_hz)
-    solution = replace(solution, bound_hz=bound_hz)
-    if problem.objective.goal is Goal.THROUGHPUT and solution.gap is not None and solution.gap <= NO_GAP:
+    solution = _bounded(problem, replace(solution, bound_hz=bound_hz))
+    if solution.gap is not None and solution.gap <= NO_GAP:
         return replace(solution, status=Status.OPTIMAL, family=Family.ALL)
+    return solution
+
+
+def _bounded(problem: Problem, solution: Solution) -> Solution:
+    """Return the solution with the best bound on the latency or energy, where that is the goal."""
+    goal, found = problem.objective.goal, solution.evaluation
+    if goal is Goal.THROUGHPUT or found is None:
+        return solution
+    blocks = contract(replace(problem, colocated=()))
+    if goal is Goal.LATENCY:
+        value: float = found.latency_ns
+        bound = max(latency_bound_ns(blocks), solution.bound_latency_ns or 0)
+        solution = replace(solution, bound_latency_ns=bound)
+    else:
+        value = found.energy_nj or 0
+        bound = max(energy_bound_nj(blocks, solution.bound_hz or 0.0), solution.bound_energy_nj or 0)
+        solution = replace(solution, bound_energy_nj=bound)
+    if value < bound:
+        raise EvaluationMismatchError(
+            f"{solution.solver} finds {goal.value} {value}, below the bound {bound}"
+        )
     return solution

@@ -94,4 +94,6 @@ def solve_under_load(
         mapping=best[0],
         evaluation=best[1],
         bound_hz=bound,
+        bound_latency_ns=None,  # one unit may do with less
+        bound_energy_nj=None,
     )
