@@ -177,10 +177,11 @@ def find_plans(
         status=solution.status.value,
         family=solution.family.value,
         bound_hz=solution.bound_hz,
-        # The gap is between rates: it says nothing about latency or energy.
-        gap=solution.gap if problem.objective.goal is SolverGoal.THROUGHPUT else None,
+        gap=solution.gap,
         wall_ns=solution.wall_ns,
         interrupted=solution.interrupted,
+        bound_latency_ns=solution.bound_latency_ns,
+        bound_energy_nj=solution.bound_energy_nj,
     )
     names = tuple(map(str, planner.slots))
     plans = [_named(planner, known) for known in plans_without_search(problem, names)]

@@ -188,7 +188,9 @@ class Proof:
     """What the solver says about the search.
 
     ``status`` and ``family`` as in ``solvers.mapping``; no mapping whatsoever has a higher
-    predicted throughput than ``bound_hz``.  ``interrupted``: the user ended the search early.
+    predicted throughput than ``bound_hz``, nor, where that is the goal, a lower latency than
+    ``bound_latency_ns`` or less energy per frame than ``bound_energy_nj``.  ``gap``: the share by which
+    the goal may still be better.  ``interrupted``: the user ended the search early.
     """
 
     solver: str
@@ -198,6 +200,8 @@ class Proof:
     gap: float | None
     wall_ns: int
     interrupted: bool = False
+    bound_latency_ns: int | None = None
+    bound_energy_nj: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

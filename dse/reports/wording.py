@@ -144,6 +144,10 @@ def proof_text(proof: Proof) -> str:
         parts = [f"{status} (solver {proof.solver}, {format_ns(proof.wall_ns)})"]
     if proof.bound_hz is not None:
         parts.append(f"no mapping can be predicted above {format_hz(proof.bound_hz)} frames/s")
+    if proof.bound_latency_ns is not None:
+        parts.append(f"none below {format_ns(proof.bound_latency_ns)} a frame")
+    if proof.bound_energy_nj is not None:
+        parts.append(f"none below {format_energy(proof.bound_energy_nj)} a frame")
     if proof.gap is not None and proof.family != GIVEN:
         parts.append(f"gap {proof.gap * 100:.1f} %")
     if proof.interrupted:

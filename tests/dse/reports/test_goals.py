@@ -13,8 +13,9 @@ from dse.config import experiment_for_model
 from dse.planning import merge
 from dse.reports.console import result_text
 from dse.reports.html import report_html
-from dse.reports.wording import answer, format_energy, gain, goal_text
+from dse.reports.wording import answer, format_energy, gain, goal_text, proof_text
 from dse.results import merit
+from dse.units import format_ns
 
 LAYERS = tuple(range(24))
 
@@ -96,4 +97,5 @@ def test_a_search_for_latency_answers_with_the_lowest_latency(corpus, tmp_path):
     assert quick.best.predicted.latency_ns == min(plan.predicted.latency_ns for plan in quick.plans)
     assert quick.best.predicted.latency_ns < fast.best.predicted.latency_ns
     assert quick.best.predicted.throughput_hz < fast.best.predicted.throughput_hz
-    assert quick.proof.gap is None
+    assert quick.proof.bound_latency_ns <= quick.best.predicted.latency_ns
+    assert f"none below {format_ns(quick.proof.bound_latency_ns)} a frame" in proof_text(quick.proof)
