@@ -150,7 +150,7 @@ def trace_options(command: F) -> F:
         "traces",
         multiple=True,
         type=click.Choice(["perfetto", "chrome"]),
-        help="Draw the measured plan over time, in this form; may be given twice.",
+        help="Draw the plan over time while it is measured [run: perfetto]; may be given twice.",
     )
     @click.option(
         "--annotate", is_flag=True, help="Tell Arm Streamline's daemon on this machine what every stage does."
