@@ -10,6 +10,7 @@ import contextlib
 import mmap
 import os
 import selectors
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -135,6 +136,9 @@ class LaneProcesses:
 
     def close(self) -> None:
         """End the lanes and remove the temporary folder; safe to call twice."""
+        # First the files: should this process be killed meanwhile, the lanes go on with it.
+        remove_shared_files(Path(self._folder.name))
+        shutil.rmtree(self._folder.name, ignore_errors=True)
         # A lane holds nothing that would have to be finished.
         for child in self._children:
             child.kill()
@@ -144,6 +148,7 @@ class LaneProcesses:
             one.meeting.shared.unlink(missing_ok=True)
         self._children = []
         self._closed = True
+        # What a lane wrote at the last moment.
         remove_shared_files(Path(self._folder.name))
         self._folder.cleanup()
 

@@ -143,6 +143,9 @@ plan = tiny.plan([tiny.whole((a,))], [tiny.stage(n, (b,)) for n in range(3)])
 frames = tiny.frames(3)
 print(flush=True)
 while True:
+    for _ in range(3):
+        with Pipeline(plan, frames) as pipeline:
+            pipeline.collect(2)
     with Pipeline(plan, frames) as pipeline:
         for number, (got,) in enumerate(pipeline.map(frames * 300)):
             assert (got == tiny.expected(frames[number % 3])).all()
