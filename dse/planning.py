@@ -32,6 +32,8 @@ _GOALS: dict[SolverGoal, Goal] = {
     SolverGoal.ENERGY: "energy",
 }
 BEST_NAME = "best found"
+BASELINES_SHARE = 0.25
+"""Of the time of the search, for each of the best pipeline and the best mix."""
 
 
 class NoMappingError(DseError):
@@ -91,10 +93,7 @@ def _predicted(evaluation: Evaluation) -> Predicted:
         latency_ns=evaluation.latency_ns,
         memory_bytes=sum(evaluation.memory_bytes),
         energy_nj=evaluation.energy_nj,
-        violations=tuple(
-            f"{v.constraint}: {v.detail} ({v.demand:g} {v.unit}, limit {v.limit:g} {v.unit})"
-            for v in evaluation.violations
-        ),
+        violations=tuple(str(violation) for violation in evaluation.violations),
     )
 
 
@@ -189,7 +188,8 @@ def find_plans(
     numbered: list[PlanResult] = []
     try:
         if not proof.interrupted:
-            plans += [_named(planner, known) for known in searched_baselines(problem, limits)]
+            fewer = replace(limits, time_s=limits.time_s * BASELINES_SHARE)
+            plans += [_named(planner, known) for known in searched_baselines(problem, fewer)]
             n_wanted = n_candidates + len(plans) + 1  # some of them will turn out to be baselines
             others = (*tried[1:], *alternatives(problem, n_wanted, limits, solution.mapping))
             numbered = [

@@ -17,6 +17,7 @@ from dse.platforms import Platform, Slot
 from solvers import mapping as solver_mapping
 from solvers import problem as solver_problem
 from solvers.evaluate import stage_memory_bytes
+from solvers.names import Names
 
 if TYPE_CHECKING:
     from dse.config import Pin
@@ -281,6 +282,11 @@ def build_problem(
         active_power_mw=_active_power(platform, slots),
         idle_power_mw=sum(cluster.idle_power_mw or 0 for cluster in platform.clusters),
         objective=wishes.objective,
+        names=Names(
+            layers=tuple(layer.name for layer in graph.layers),
+            slots=tuple(map(str, slots)),
+            clusters=tuple(cluster.name for cluster in platform.clusters),
+        ),
     )
 
 

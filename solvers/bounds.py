@@ -17,13 +17,15 @@ sum of beta_c * n_c = 1 and the value
 and *every* such beta gives a valid bound (weak duality), so rounding in the search for the best
 beta can not make the answer wrong.  f is concave and cheap: one cluster has one beta, two are a line
 search, more are Kelley's cutting planes (J. SIAM 8, 1960), whose small master programmes GLOP of
-OR-Tools solves; it is loaded only then.
+OR-Tools solves; it is loaded only then.  A limit on power is one more resource: the energy of the
+frames per P is at most the power that the limit leaves to busy slots.  A limit on memory limits lanes.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from solvers.evaluate import stage_memory_bytes
 from solvers.knapsack import Knapsack, LaneType
 from solvers.problem import FloatArray, Problem
 from solvers.topology import Blocks, contract
@@ -67,44 +69,44 @@ def least_overhead_ns(problem: Problem) -> FloatArray:
     return overhead
 
 
+def memory_room_bytes(problem: Problem) -> int | None:
+    """Return what all stages together may hold: the smaller of the limits, or None for no limit."""
+    rooms = [] if problem.total_memory_limit_bytes is None else [problem.total_memory_limit_bytes]
+    limits = [limit for limit in problem.memory_limits_bytes or () if limit is not None]
+    if limits and len(limits) == len(problem.cluster_sizes):
+        rooms.append(sum(limits))
+    return min(rooms, default=None)
+
+
+def most_lanes(problem: Problem) -> int:
+    """Return how many lanes the cores, the caps, state and memory allow, at least 1.
+
+    The stages of a lane hold together at least what the whole model would: each weight, and what is
+    alive at the peak.
+    """
+    caps = [sum(problem.cluster_sizes)]
+    if problem.lane_limit is not None:
+        caps.append(problem.lane_limit)
+    room = memory_room_bytes(problem)
+    whole = 0 if room is None else stage_memory_bytes(problem, range(problem.n_layers))
+    if room is not None and whole:
+        caps.append(room // whole)
+    return max(1, min(caps))
+
+
 def period_bound_ns(blocks: Blocks) -> float:
     """Return a lower bound on the mean time between frames of any mapping (ns)."""
     problem = blocks.problem
     cost = bound_costs(blocks)
-    relaxed, _ = relaxation(cost, problem.cores, np.array(problem.cluster_sizes))
-    most_lanes = sum(problem.cluster_sizes)
-    if problem.lane_limit is not None:
-        most_lanes = min(most_lanes, problem.lane_limit)
+    use, there_is = problem.cores, np.array(problem.cluster_sizes)
+    relaxed, _ = relaxation(cost, use, there_is)
+    if problem.max_power_mw is not None and problem.active_power_mw is not None:
+        room = problem.max_power_mw - (problem.idle_power_mw or 0)
+        if room > 0:
+            use = np.column_stack([use, problem.active_power_mw])
+            relaxed = max(relaxed, relaxation(cost, use, np.append(there_is, room))[0])
     largest = float((cost + least_overhead_ns(problem)).min(axis=1).max())
-    return max(relaxed, largest / most_lanes) * (1 - SAFETY)
-
-
-def latency_bound_ns(blocks: Blocks) -> int:
-    """Return what no mapping's latency is below: the longest path, each block on its best slot."""
-    least = bound_costs(blocks).min(axis=1)
-    finish = [0.0] * blocks.n_blocks
-    for block, before in enumerate(blocks.predecessors):
-        finish[block] = float(least[block]) + max((finish[other] for other in before), default=0.0)
-    usable = blocks.allowed.any(axis=0)
-    overhead = float(least_overhead_ns(blocks.problem)[usable].min())
-    return int(np.ceil((max(finish) + overhead) * (1 - SAFETY)))
-
-
-def energy_bound_nj(blocks: Blocks, bound_hz: float) -> int:
-    """Return what no mapping's energy per frame is below: each block where it takes least, and idling.
-
-    Parameters
-    ----------
-    bound_hz
-        No mapping has a higher throughput.
-    """
-    problem = blocks.problem
-    if problem.active_power_mw is None:
-        return 0
-    cost = bound_costs(blocks)
-    active = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * problem.active_power_mw)
-    idle = (problem.idle_power_mw or 0) * 1e9 / bound_hz if bound_hz > 0 else 0.0
-    return int(np.round((float(active.min(axis=1).sum()) + idle) * (1 - SAFETY) / 1000))
+    return max(relaxed, largest / most_lanes(problem)) * (1 - SAFETY)
 
 
 def throughput_bound_hz(problem: Problem, blocks: Blocks | None = None) -> float:
@@ -137,7 +139,7 @@ def _rate_by_lanes(blocks: Blocks) -> float:
         LaneType(tuple(map(int, use)), 1 / float(least[tuple(use)]), 0)
         for use in np.argwhere(np.isfinite(least))
     ]
-    return Knapsack(sizes, lanes, blocks.problem.lane_limit).best_rate * (1 + SAFETY)
+    return Knapsack(sizes, lanes, most_lanes(blocks.problem)).best_rate * (1 + SAFETY)
 
 
 def lane_bounds_ns(blocks: Blocks) -> FloatArray:

@@ -33,6 +33,11 @@ class LaneEvaluation:
         return 1e9 / self.period_ns if self.period_ns else float("inf")
 
 
+def amount(value: float, unit: str) -> str:
+    """Write an amount for people: whole numbers exactly, others with six digits."""
+    return f"{int(value)} {unit}" if float(value).is_integer() else f"{value:g} {unit}"
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """A broken constraint: name, what it demands, what the limit is, and the unit."""
@@ -42,6 +47,11 @@ class Violation:
     limit: float
     unit: str
     detail: str
+
+    def __str__(self) -> str:
+        """Return for example ``memory: cluster big (demand 900 bytes, limit 800 bytes)``."""
+        what = f"{self.constraint}: {self.detail}" if self.detail else self.constraint
+        return f"{what} (demand {amount(self.demand, self.unit)}, limit {amount(self.limit, self.unit)})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,14 +128,11 @@ def search_exhaustively(
             limits.found(mapping, evaluation)
     family = Family.ALL if shared_units else Family.CONTIGUOUS
     if best is None:
-        reason = "no mapping exists" if closest is None else _why(closest[1])
+        reason = "no mapping fits the limits on cores, lanes and stages, the pins and the state"
+        if closest is not None:
+            reason = str(closest[1].violations[0])
         return Solution("exhaustive", Status.INFEASIBLE, family, None, None, None, reason)
     return Solution("exhaustive", Status.OPTIMAL, family, best[1], best[2], None)
-
-
-def _why(evaluation: Evaluation) -> str:
-    first = evaluation.violations[0]
-    return f"{first.constraint}: demand {first.demand:g} {first.unit}, limit {first.limit:g} ({first.detail})"
 
 
 def _lanes_that_matter(

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.bounds import latency_bound_ns
+from solvers.bounds import memory_room_bytes
 from solvers.errors import InfeasibleError
 from solvers.evaluate import evaluate, stage_memory_bytes
+from solvers.goal_bounds import latency_bound_ns
 from solvers.lanes import LanePool
 from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping
@@ -29,22 +30,24 @@ def refuse_impossible(blocks: Blocks, bound_hz: float) -> None:
     Raises
     ------
     InfeasibleError
-        The longest path is longer than the ceiling on latency, the floor on throughput is above the
+        A frame takes longer than the ceiling on latency, the floor on throughput is above the
         bound, one busy slot draws more than the power, or the whole model exceeds the memory.
     """
     problem = blocks.problem
     objective = problem.objective
     if objective.max_latency_ns is not None:
-        path = latency_bound_ns(blocks)
-        if path > objective.max_latency_ns:
+        least = latency_bound_ns(blocks, bound_hz)
+        if least > objective.max_latency_ns:
+            kept = "" if objective.min_throughput_hz is None else " that keeps the floor on throughput"
             raise InfeasibleError(
-                f"latency: the longest path takes at least {path} ns on the best slots, "
+                f"latency: a frame takes at least {least} ns in any mapping{kept}, "
                 f"limit {objective.max_latency_ns} ns"
             )
     floor = objective.min_throughput_hz
     if floor is not None and bound_hz < floor * (1 - 1e-9):
         raise InfeasibleError(
-            f"throughput floor: demand {floor:g} frames/s, limit {bound_hz:g} frames/s for any mapping"
+            f"throughput floor: demand {floor:g} frames/s, "
+            f"limit {bound_hz:g} frames/s in any mapping within the other limits"
         )
     power = problem.active_power_mw
     if problem.max_power_mw is not None and power is not None and np.isfinite(bound_hz):
@@ -56,23 +59,42 @@ def refuse_impossible(blocks: Blocks, bound_hz: float) -> None:
                 f"power: one busy slot and what idles demand at least {demand} mW, "
                 f"limit {problem.max_power_mw} mW"
             )
-    limits = [m for m in problem.memory_limits_bytes or () if m is not None]
-    rooms = [sum(limits)] if limits and len(limits) == len(problem.cluster_sizes) else []
-    if problem.total_memory_limit_bytes is not None:
-        rooms.append(problem.total_memory_limit_bytes)
-    # Stages hold together at least what the whole model would: each weight, and what is alive at the peak.
-    whole = stage_memory_bytes(problem, range(problem.n_layers)) if rooms else 0
-    if rooms and whole > min(rooms):
+    room = memory_room_bytes(problem)
+    whole = 0 if room is None else stage_memory_bytes(problem, range(problem.n_layers))
+    if room is not None and whole > room:
         raise InfeasibleError(
-            f"memory: the whole model demands {whole} bytes, however it is cut; limit {min(rooms)} bytes"
+            f"memory: the whole model demands {whole} bytes, however it is cut; limit {room} bytes"
         )
+    _refuse_homeless_weights(blocks)
 
 
-def why_no_lane(blocks: Blocks) -> str | None:
-    """Say which resource no lane can do with, or None when that is not proved.
+def _refuse_homeless_weights(blocks: Blocks) -> None:
+    """Compare the memory of each cluster with the weights of the layers that run nowhere else."""
+    problem = blocks.problem
+    of_slot = np.array([slot.cluster for slot in problem.slots])
+    for cluster, limit in enumerate(problem.memory_limits_bytes or ()):
+        if limit is None:
+            continue
+        elsewhere = blocks.allowed[:, of_slot != cluster].any(axis=1)
+        bound = {layer for block in np.flatnonzero(~elsewhere) for layer in blocks.members[block]}
+        demand = sum(one.n_bytes for one in problem.constants if not bound.isdisjoint(one.users))
+        if demand > limit:
+            raise InfeasibleError(
+                f"memory of {problem.names.cluster(cluster)}: the weights of layers that run nowhere else "
+                f"demand {demand} bytes, limit {limit} bytes"
+            )
+
+
+def why_no_lane(blocks: Blocks, *, proved: bool = False) -> str | None:
+    """Say which resource no lane of stages with a unit each can do with, or None when that is not proved.
 
     Cores are added to one cluster at a time (and the cap on stages lifted) until a lane appears.
-    Proved only where the graph has one order; pins are counted for any graph.
+    Pins are counted for any graph; without them there is a proof only where the graph has one order.
+
+    Parameters
+    ----------
+    proved
+        That there is no lane is known already.
     """
     problem = blocks.problem
     pinned = sum(pin is not None for pin in blocks.pin)
@@ -85,8 +107,9 @@ def why_no_lane(blocks: Blocks) -> str | None:
             if pin is not None
         )
         if demand > size:
-            return f"cores: the pins need {demand} cores of cluster {cluster}, limit {size} cores"
-    if not blocks.has_one_order or _any_lane(problem) is not None:
+            where = problem.names.cluster(cluster)
+            return f"cores: the pins need {demand} cores of {where}, limit {size} cores"
+    if not proved and (not blocks.has_one_order or _any_lane(problem) is not None):
         return None
     return _least_addition(problem)
 
@@ -105,7 +128,8 @@ def _least_addition(problem: Problem) -> str:
         mapping = _any_lane(larger)
         if mapping is not None:
             demand = evaluate(larger, mapping).cores_used[cluster]
-            return f"cores: a lane takes {demand} cores of cluster {cluster}, limit {size} cores"
+            where = problem.names.cluster(cluster)
+            return f"cores: a lane takes {demand} cores of {where}, limit {size} cores"
     stages = "" if problem.max_stages is None else f" and {problem.max_stages} stages"
     return f"cores: no lane fits the limit of {problem.cluster_sizes} cores{stages} (or more of one cluster)"
 

@@ -19,6 +19,9 @@ from solvers.limits import Limits
 from solvers.order_costs import NEVER, OrderCosts
 from solvers.problem import FloatArray, Goal, IntArray, Problem
 
+SPREAD = 8
+"""Fronts are looked at up to so many times what is kept of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
@@ -242,7 +245,7 @@ def within_limits(problem: Problem, latency_ns: IntArray | None, memory_bytes: I
 
 
 def pareto_by_key(
-    keys: IntArray, vectors: IntArray | FloatArray, ties: IntArray, most: int
+    keys: IntArray, vectors: IntArray | FloatArray, ties: IntArray, most: int, *, spread: bool = False
 ) -> tuple[IntArray, bool]:
     """Return the undominated rows of each group of equal keys, and whether a group hit the cap.
 
@@ -256,6 +259,8 @@ def pareto_by_key(
         int64 (rows, columns): decides which of equal vectors stays.
     most
         Most rows kept per group, the smallest in lexicographic order of ``vectors``.
+    spread
+        Of more rows keep some from all over the group instead.
     """
     if not len(keys):
         return np.zeros(0, np.int64), False
@@ -267,10 +272,11 @@ def pareto_by_key(
     capped = False
     for start, end in zip(starts, np.r_[starts[1:], len(order)]):
         group = order[start:end]
-        front = _front(vectors[group], most + 1)
+        front = _front(vectors[group], SPREAD * most if spread else most + 1)
         if len(front) > most:
             capped = True
-            front = front[:most]
+            places = np.linspace(0, len(front) - 1, most).round().astype(np.int64)
+            front = front[places] if spread else front[:most]
         kept.append(group[front])
     return np.concatenate(kept), capped
 

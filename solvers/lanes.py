@@ -100,11 +100,12 @@ class LanePool:
         yield next(plain)
         if len(self.problem.networks) > 1 and n_orders > FEW_ORDERS:
             yield from network_orders(self.blocks, limits)
-            full = self.problem.cluster_sizes
             for attempt in range(N_REFINED):
                 # The best single lane, as far as it is known by now.
                 values = [(int(self._guess_ns[use]), use) for use in frontier_of(self._guess_ns)]
-                best = min(values, default=(0, full))[1]
+                if not values:
+                    break
+                best = min(values)[1]
                 costs, table = self._tables[int(self._owner[best])]
                 lane = self._build(costs, table.lane(best, int(self._guess_ns[best])), best)
                 yield from reordered(self.blocks, lane.stages, 1, limits.seed + attempt)

@@ -101,7 +101,8 @@ class Solution:
     interrupted
         Somebody ended the search (``Limits.stop``, Ctrl-C): with more time it may find more.
     bound_latency_ns, bound_energy_nj
-        For these goals: no mapping has a lower latency, or takes less energy per frame; else None.
+        For these goals: no mapping has a lower latency, or takes less energy per frame
+        (``solvers.goal_bounds``); else None.
     """
 
     solver: str

@@ -85,11 +85,9 @@ def _solve(
     family = Family.CONTIGUOUS if every_plan else Family.ORDER
     mapping = best_mix(pool, max_lanes)
     if mapping is None:
-        reason = why_no_lane(blocks)
+        reason = why_no_lane(blocks, proved=every_plan)
         if reason is not None:
             raise InfeasibleError(reason)
-        if every_plan:
-            raise InfeasibleError("cores: no contiguous plan fits the limits on cores, stages and pins")
         return Solution(name, Status.UNKNOWN, family, None, None, None, "no lane found in the orders tried")
     evaluation = evaluate(problem, mapping)
     limits.found(mapping, evaluation)

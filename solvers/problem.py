@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.errors import ProblemError
+from solvers.names import Names
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -187,6 +188,8 @@ class Problem:
         Mean power that must not be exceeded, or None.
     objective
         What is made best.
+    names
+        For messages.
     """
 
     cost_ns: IntArray
@@ -219,6 +222,7 @@ class Problem:
     idle_power_mw: int | None = None
     max_power_mw: int | None = None
     objective: Objective = field(default_factory=Objective)
+    names: Names = field(default_factory=Names)
 
     def __post_init__(self) -> None:
         cost = np.array(self.cost_ns, dtype=np.int64)
@@ -314,6 +318,13 @@ class Problem:
         self._check_limits()
 
     def _check_limits(self) -> None:
+        for what, names, n in (
+            ("layers", self.names.layers, self.n_layers),
+            ("slots", self.names.slots, len(self.slots)),
+            ("clusters", self.names.clusters, len(self.cluster_sizes)),
+        ):
+            if names and len(names) != n:
+                raise ProblemError(f"{len(names)} names for {n} {what}")
         for name, row in (
             ("send_setup_ns", self.send_setup_ns),
             ("send_bandwidth_bytes_per_s", self.send_bandwidth_bytes_per_s),

@@ -11,10 +11,11 @@ from types import MappingProxyType
 
 from solvers.assignment import solve_assignment
 from solvers.black_box import solve_black_box
-from solvers.bounds import energy_bound_nj, latency_bound_ns
+from solvers.bounds import most_lanes
 from solvers.errors import EvaluationMismatchError, InfeasibleError, ProblemError, StoppedError
 from solvers.evaluate import evaluate, is_better
 from solvers.exhaustive import solve_exhaustive
+from solvers.goal_bounds import energy_bound_nj, latency_bound_ns
 from solvers.infeasible import refuse_impossible
 from solvers.limits import NO_GAP, Limits, Watch
 from solvers.mapping import Family, Solution, Status
@@ -60,7 +61,8 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
     Returns
     -------
     Solution
-        With ``bound_hz`` for the goal throughput, and ``wall_ns`` filled in.  A problem that is
+        With ``bound_hz``, for other goals than throughput a bound on those too, and ``wall_ns``
+        filled in.  A problem that is
         proved infeasible is an answer too (status INFEASIBLE with the binding constraint), not an
         error.  Ctrl-C (and ``Limits.stop``) ends the search with the best found until then, marked
         ``interrupted``; a second Ctrl-C while that is put together is raised.
@@ -90,7 +92,7 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
         watch.bounded(bound)
         refuse_impossible(blocks, bound)
         searched = True
-        solution = _run(name, problem, replace(limits, watch=watch))
+        solution = _run(name, _lanes_capped(problem), replace(limits, watch=watch))
         if solution.mapping is not None:
             watch.found(solution.mapping, solution.evaluation)
     except InfeasibleError as error:
@@ -106,6 +108,13 @@ def solve(problem: Problem, solver: str = "auto", limits: Limits | None = None) 
         solution = _ended(problem, name, watch, interrupted=True)
     solution = replace(solution, wall_ns=time.monotonic_ns() - start)
     return _checked(problem, solution, watch.bound_hz)
+
+
+def _lanes_capped(problem: Problem) -> Problem:
+    """Say as a cap on lanes how many copies of the weights memory has room for: searches can use that."""
+    most = most_lanes(problem)
+    known = problem.lane_limit or sum(problem.cluster_sizes)
+    return replace(problem, max_lanes=most) if most < known else problem
 
 
 def _run(name: str, problem: Problem, limits: Limits) -> Solution:
@@ -157,13 +166,14 @@ def _bounded(problem: Problem, solution: Solution) -> Solution:
     if goal is Goal.THROUGHPUT or found is None:
         return solution
     blocks = contract(replace(problem, colocated=()))
+    bound_hz = solution.bound_hz or float("inf")
     if goal is Goal.LATENCY:
         value: float = found.latency_ns
-        bound = max(latency_bound_ns(blocks), solution.bound_latency_ns or 0)
+        bound = max(latency_bound_ns(blocks, bound_hz), solution.bound_latency_ns or 0)
         solution = replace(solution, bound_latency_ns=bound)
     else:
         value = found.energy_nj or 0
-        bound = max(energy_bound_nj(blocks, solution.bound_hz or 0.0), solution.bound_energy_nj or 0)
+        bound = max(energy_bound_nj(blocks, bound_hz), solution.bound_energy_nj or 0)
         solution = replace(solution, bound_energy_nj=bound)
     if value < bound:
         raise EvaluationMismatchError(

@@ -141,15 +141,17 @@ def _pins_of(problem: Problem, members: tuple[tuple[int, ...], ...]) -> tuple[in
         for layer in pin.layers:
             other = pin_of_layer.setdefault(layer, number)
             if other != number:
-                raise InfeasibleError(f"layer {layer} is in pins {other} and {number}: 2 pins, limit 1")
+                raise InfeasibleError(
+                    f"{problem.names.layer(layer)} is in pins {other} and {number}: 2 pins, limit 1"
+                )
     found: list[int | None] = []
     for layers in members:
         pins = sorted({pin_of_layer[layer] for layer in layers if layer in pin_of_layer})
         if len(pins) > 1:
             raise InfeasibleError(
-                f"pins {pins[0]} and {pins[1]} want different stages, but layers "
-                f"{_few(layers)} must share one (state, or layers of one pin lie between those of "
-                f"the other): {len(pins)} pins, limit 1"
+                f"pins {pins[0]} and {pins[1]} want different stages, but "
+                f"{problem.names.some_layers(layers)} must share one (state, or layers of one pin lie "
+                f"between those of the other): {len(pins)} pins, limit 1"
             )
         found.append(pins[0] if pins else None)
     return tuple(found)
@@ -170,14 +172,15 @@ def _allowed(
             if not (row & wanted).any():
                 bad = next(
                     (
-                        f"layer {layer} is supported on none of them"
+                        f"{problem.names.layer(layer)} is supported on none of them"
                         for layer in layers
                         if not (problem.supported[layer] & wanted).any()
                     ),
                     "its layers are supported on different ones, or they need more cores than there are",
                 )
                 raise InfeasibleError(
-                    f"pin {pin} puts layers {_few(layers)} on slots {problem.pins[pin].slots}: {bad} "
+                    f"pin {pin} puts {problem.names.some_layers(layers)} on "
+                    f"{problem.names.some_slots(problem.pins[pin].slots)}: {bad} "
                     "(demand 1 slot, limit 0)"
                 )
             row = row & wanted
@@ -189,14 +192,14 @@ def _allowed(
 def _unsupported_message(problem: Problem, layers: tuple[int, ...]) -> str:
     for layer in layers:
         if not problem.supported[layer].any():
-            return f"layer {layer} is unsupported on all {len(problem.slots)} slots (demand 1 slot, limit 0)"
+            return (
+                f"{problem.names.layer(layer)} is unsupported on all {len(problem.slots)} slots "
+                "(demand 1 slot, limit 0)"
+            )
     return (
-        f"layers {_few(layers)} must share a stage, but no slot supports all of them (demand 1 slot, limit 0)"
+        f"{problem.names.some_layers(layers)} must share a stage, but no slot supports all of them "
+        "(demand 1 slot, limit 0)"
     )
-
-
-def _few(layers: tuple[int, ...]) -> str:
-    return str(layers) if len(layers) <= 8 else f"({layers[0]}, ..., {layers[-1]}; {len(layers)} of them)"
 
 
 def orders(blocks: Blocks, n_orders: int, seed: int = 0) -> Iterator[tuple[int, ...]]:

@@ -34,9 +34,9 @@ def _lane_violations(problem: Problem, lane: Lane, where: str) -> Iterator[Viola
         for layer in stage.layers:
             times_placed[layer] += 1
             if not problem.supported[layer, stage.slot]:
-                yield Violation(
-                    "unsupported", 1, 0, "layers", f"{where}: slot {stage.slot} can not run layer {layer}"
-                )
+                names = problem.names
+                what = f"{where}: {names.some_slots((stage.slot,))} can not run {names.layer(layer)}"
+                yield Violation("unsupported", 1, 0, "layers", what)
     for layer, times in enumerate(times_placed):
         if times != 1:
             yield Violation("coverage", times, 1, "stages", f"{where}: layer {layer} is in {times} stages")
@@ -110,7 +110,7 @@ def _unit_violations(problem: Problem, mapping: Mapping) -> Iterator[Violation]:
 def _limit_violations(problem: Problem, evaluation: Evaluation) -> Iterator[Violation]:
     for cluster, (used, size) in enumerate(zip(evaluation.cores_used, problem.cluster_sizes)):
         if used > size:
-            yield Violation("cores", used, size, "cores", f"cluster {cluster}")
+            yield Violation("cores", used, size, "cores", problem.names.cluster(cluster))
     n_lanes = len(evaluation.lanes)
     if problem.stateful and n_lanes > problem.n_streams:
         yield Violation("streams", n_lanes, problem.n_streams, "lanes", "state between frames")
@@ -119,7 +119,7 @@ def _limit_violations(problem: Problem, evaluation: Evaluation) -> Iterator[Viol
     if problem.memory_limits_bytes is not None:
         for cluster, (used, limit) in enumerate(zip(evaluation.memory_bytes, problem.memory_limits_bytes)):
             if limit is not None and used > limit:
-                yield Violation("memory", used, limit, "bytes", f"cluster {cluster}")
+                yield Violation("memory", used, limit, "bytes", problem.names.cluster(cluster))
     total = sum(evaluation.memory_bytes)
     if problem.total_memory_limit_bytes is not None and total > problem.total_memory_limit_bytes:
         yield Violation("total memory", total, problem.total_memory_limit_bytes, "bytes", "all clusters")
@@ -129,7 +129,7 @@ def _limit_violations(problem: Problem, evaluation: Evaluation) -> Iterator[Viol
     floor = problem.objective.min_throughput_hz
     instant = any(not lane.period_ns for lane in evaluation.lanes)
     if floor is not None and not instant and evaluation.frames_per_ns * NS_PER_S < Fraction(floor):
-        yield Violation("throughput", evaluation.throughput_hz, floor, "frames/s", "floor not reached")
+        yield Violation("throughput", floor, evaluation.throughput_hz, "frames/s", "floor not reached")
 
 
 def _power_violations(

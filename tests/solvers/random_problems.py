@@ -27,7 +27,10 @@ def problems(draw, max_layers=5, *, chain=None, features=True, links="any", memo
         counts = sorted(draw(st.sets(st.integers(1, size), min_size=1)))
         slots += [Slot(cluster, threads) for threads in counts]
     if features and len(sizes) > 1 and draw(st.integers(0, 5)) == 0:
-        slots[-1] = Slot(slots[-1].cluster, slots[-1].threads, host_cluster=0, host_threads=1)
+        busy = draw(st.integers(1, 2))
+        slots[-1] = Slot(slots[-1].cluster, slots[-1].threads, host_cluster=0, host_threads=busy)
+    if features and draw(st.integers(0, 5)) == 0:
+        slots.append(slots[0])  # another kernel library on the same cores
     small = st.integers(1, 20)
     cost = [[draw(small) for _ in slots] for _ in range(n)]
     if free:  # some layers and tensors that cost nothing
@@ -66,10 +69,12 @@ def problems(draw, max_layers=5, *, chain=None, features=True, links="any", memo
 @st.composite
 def all_features(draw, max_layers=4, *, chain=None):
     """Problems with every feature there is, each now and then; every goal."""
-    problem = draw(problems(max_layers, chain=chain, memory=draw(st.integers(0, 3)) == 0))
-    n, slots = problem.n_layers, problem.slots
     rare = lambda odds=3: draw(st.integers(0, odds)) == 0  # noqa: E731
-    extra = {}
+    problem = draw(problems(max_layers, chain=chain, memory=rare(), free=rare()))
+    n, slots = problem.n_layers, problem.slots
+    extra = {"queue_depth": draw(st.sampled_from([2, 2, 0, 1]))}
+    if rare() and n > 1 and not chain:
+        extra |= _workload(draw, problem)
     if rare():
         more = [[draw(st.sampled_from([0, 0, 1, 5, 20])) for _ in slots] for _ in range(n)]
         extra["loaded_cost_ns"] = problem.cost_ns + np.array(more)
@@ -92,16 +97,40 @@ def all_features(draw, max_layers=4, *, chain=None):
     return replace(problem, **extra)
 
 
+def _workload(draw, problem):
+    """The layers dealt out to two networks; the first may feed the second, the second never the first."""
+    network = [draw(st.integers(0, 1)) for _ in range(problem.n_layers)]
+    networks = [tuple(layer for layer, own in enumerate(network) if own == k) for k in (0, 1)]
+    if not all(networks):
+        return {}
+    linked = draw(st.booleans())
+    flows = []
+    for flow in problem.flows:
+        source = flow.producer
+        users = flow.consumers
+        if source is not None:
+            users = tuple(
+                n for n in users if network[n] == network[source] or (linked and network[n] > network[source])
+            )
+        flows.append(replace(flow, consumers=users, is_output=flow.is_output or not users))
+    return {"networks": tuple(networks), "flows": (*flows, Flow(None, (networks[1][0],), 3))}
+
+
 def _flows(draw, n, chain, free):
     size = st.sampled_from([0, 0, 5]) if free else st.integers(0, 8)
     flows = [Flow(None, (0,), draw(size))]
+    if draw(st.integers(0, 5)) == 0:
+        flows = [Flow(None, tuple(range(n)), draw(size))]
     for producer in range(n):
         later = list(range(producer + 1, n))
         if chain:
             users = later[:1]
         else:
             users = sorted(draw(st.sets(st.sampled_from(later), max_size=2))) if later else []
-        flows.append(Flow(producer, tuple(users), draw(size), is_output=not users))
+        also_output = draw(st.integers(0, 7)) == 0
+        flows.append(Flow(producer, tuple(users), draw(size), is_output=not users or also_output))
+        if users and draw(st.integers(0, 7)) == 0:
+            flows.append(Flow(producer, tuple(users[:1]), draw(size)))
     return tuple(flows)
 
 

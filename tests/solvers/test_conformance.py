@@ -50,6 +50,10 @@ def check(name, problem):
     assert goal_of(problem, first) >= goal_of(problem, oracle)
     if problem.objective.goal is Goal.THROUGHPUT:
         assert oracle.evaluation.throughput_hz <= first.bound_hz * (1 + 1e-9) or most_lanes
+    if first.bound_latency_ns is not None:
+        assert oracle.evaluation.latency_ns >= first.bound_latency_ns
+    if first.bound_energy_nj is not None:
+        assert oracle.evaluation.energy_nj >= first.bound_energy_nj
     if first.status is not Status.OPTIMAL:
         return
     if first.family is Family.ALL:
@@ -117,6 +121,7 @@ def more(problem, data):
         ("total_memory_limit_bytes", problem.total_memory_limit_bytes),
         ("max_power_mw", problem.max_power_mw),
         ("max_lanes", problem.max_lanes),
+        ("n_streams", problem.n_streams if problem.stateful else None),
         ("max_stages", problem.max_stages),
     ):
         if given_here is not None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from random_problems import examples, problems
 from test_baselines import big_little
 
-from solvers import constrained
+from solvers import offers
 from solvers.evaluate import score_key
 from solvers.exhaustive import search_exhaustively
 from solvers.limits import Limits
@@ -92,7 +92,7 @@ def test_every_goal_on_a_real_size(goal):
 @pytest.mark.parametrize(
     ("extra", "text"),
     [
-        ({"objective": Objective(max_latency_ns=1000)}, "latency: the longest path takes at least"),
+        ({"objective": Objective(max_latency_ns=1000)}, "latency: a frame takes at least"),
         ({"objective": Objective(min_throughput_hz=1e9)}, "throughput floor: demand 1e+09 frames/s"),
         (
             {"total_memory_limit_bytes": 10, "constants": (Constant(11, (0,)),)},
@@ -127,7 +127,7 @@ def test_the_way_of_many_layers(problem, floor, ceiling, goal):
     problem = replace(problem, objective=Objective(goal, floor, ceiling))
     oracle = search_exhaustively(problem, False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(constrained, "FEW_BLOCKS", 0)
+        patch.setattr(offers, "FEW_BLOCKS", 0)
         found = solve(problem, "lanes")
     if found.evaluation is None:
         assert found.status is Status.UNKNOWN or oracle.evaluation is None

@@ -98,4 +98,5 @@ def test_a_search_for_latency_answers_with_the_lowest_latency(corpus, tmp_path):
     assert quick.best.predicted.latency_ns < fast.best.predicted.latency_ns
     assert quick.best.predicted.throughput_hz < fast.best.predicted.throughput_hz
     assert quick.proof.bound_latency_ns <= quick.best.predicted.latency_ns
+    assert 0 <= quick.proof.gap < 0.05
     assert f"none below {format_ns(quick.proof.bound_latency_ns)} a frame" in proof_text(quick.proof)
