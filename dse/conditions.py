@@ -113,11 +113,10 @@ def snapshot(
         Where the kernel tells it.
     """
     numbers = sorted(os.sched_getaffinity(0) if cores is None else cores)
-    clocks = {core: read_int(cpu_root / f"cpu{core}/cpufreq/scaling_cur_freq") for core in numbers}
     governors = {core: read_text(cpu_root / f"cpu{core}/cpufreq/scaling_governor") for core in numbers}
     load = (read_text(proc / "loadavg") or "").split()
     return Conditions(
-        clock_hz={core: khz * 1000 for core, khz in clocks.items() if khz is not None},
+        clock_hz=read_clocks(numbers, cpu_root=cpu_root),
         governor={core: name for core, name in governors.items() if name is not None},
         temperature_millicelsius=_temperatures(thermal_root),
         core_times={k: v for k, v in _core_times(proc / "stat").items() if k in numbers},
@@ -126,6 +125,15 @@ def snapshot(
         quota_cores=cpu_quota() if cpu_root == CPU_ROOT else None,
         n_throttled=_throttled() if cpu_root == CPU_ROOT else None,
     )
+
+
+def read_clocks(cores: Collection[int], *, cpu_root: Path = CPU_ROOT) -> dict[int, int]:
+    """Return the present clock in hertz by core, where the kernel tells it.
+
+    Compare only clocks of cores that work: governors slow idle ones down.
+    """
+    found = {core: read_int(cpu_root / f"cpu{core}/cpufreq/scaling_cur_freq") for core in cores}
+    return {core: khz * 1000 for core, khz in found.items() if khz is not None}
 
 
 def drift(before: Conditions, after: Conditions, *, own_busy_s: float | None = None) -> Drift:

@@ -10,12 +10,13 @@ import contextlib
 import os
 import random
 import statistics
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dse.conditions import Conditions, Drift, drift, snapshot
+from dse.conditions import CLOCK_MOVED, Conditions, Drift, drift, read_clocks, snapshot
 from dse.errors import DeviceError
 from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.engine import Array
@@ -183,8 +184,24 @@ class PlanMeasurement:
 
     @property
     def disturbed(self) -> bool:
-        """Whether too few repeats were calm, so that disturbed ones count."""
-        return any(repeat.disturbed for repeat in self.counted)
+        """Whether too few repeats were calm, so that disturbed ones count, or those that count differ."""
+        return any(repeat.disturbed for repeat in self.counted) or bool(self.drifted)
+
+    @property
+    def drifted(self) -> str:
+        """The first core whose clock differed between the repeats that count, in words; empty for none."""
+        found: dict[int, list[int]] = {}
+        for repeat in self.counted:
+            for core, hz in repeat.conditions.clock_hz.items():
+                found.setdefault(core, []).append(hz)
+        for core, hertz in found.items():
+            low, high = min(hertz), max(hertz)
+            if low < (1 - CLOCK_MOVED) * high:
+                return (
+                    f"between repeats the clock of core {core} was from {low / 1e6:.0f} to "
+                    f"{high / 1e6:.0f} MHz"
+                )
+        return ""
 
     @property
     def samples_hz(self) -> tuple[float, ...]:
@@ -256,11 +273,12 @@ class PlanMeasurement:
     @property
     def notes(self) -> tuple[str, ...]:
         """What disturbed which repeat."""
-        return tuple(
+        found = [
             f"repeat {number}: {'; '.join(repeat.drift.warnings)}"
             for number, repeat in enumerate(self.repeats)
             if repeat.disturbed
-        )
+        ]
+        return (*found, self.drifted) if self.drifted else tuple(found)
 
 
 def measure_plans(
@@ -341,6 +359,48 @@ def _shares(times: LaneTimes, units: Sequence[Sequence[int]]) -> list[tuple[floa
     ]
 
 
+class ClockWatch:
+    """Reads the clocks of cores while they work; before and after they may be slower, which is no drift.
+
+    Parameters
+    ----------
+    cores
+        Whose.
+    at_s
+        When, in seconds from the start.
+    """
+
+    def __init__(self, cores: Collection[int], at_s: Sequence[float]) -> None:
+        self._cores = tuple(cores)
+        self._seen: list[dict[int, int]] = []
+        # Nothing is started where the kernel tells no clocks.
+        times = at_s if read_clocks(self._cores) else ()
+        self._timers = [threading.Timer(seconds, self._look) for seconds in times]
+
+    def __enter__(self) -> ClockWatch:
+        for timer in self._timers:
+            timer.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+            timer.join()
+
+    @property
+    def first(self) -> dict[int, int]:
+        """Clocks by core when it looked first; empty when it did not."""
+        return self._seen[0] if self._seen else {}
+
+    @property
+    def last(self) -> dict[int, int]:
+        """Clocks by core when it looked last."""
+        return self._seen[-1] if self._seen else {}
+
+    def _look(self) -> None:
+        self._seen.append(read_clocks(self._cores))
+
+
 class _Residents:
     """The pipelines that stay resident between repeats, as far as memory allows."""
 
@@ -407,8 +467,10 @@ def _measure_once(
 def _repeat(pipeline: Pipeline, seconds: float, warmup_s: float, attempts: int = _ATTEMPTS) -> Repeat:
     cores = pipeline.plan.cores
     before, own = snapshot(cores), _cpu_seconds(pipeline.pids)
-    runs = pipeline.run(seconds=warmup_s + seconds)
-    after = snapshot(cores)
+    with ClockWatch(cores, (warmup_s, warmup_s + seconds / 2, warmup_s + 0.9 * seconds)) as watch:
+        runs = pipeline.run(seconds=warmup_s + seconds)
+    after = replace(snapshot(cores), clock_hz=watch.last)
+    before = replace(before, clock_hz=watch.first)
     change = drift(before, after, own_busy_s=_cpu_seconds(pipeline.pids) - own)
     begin = min(int(run.stamps[0, :, 0].min()) for run in runs)
     window = (begin + int(warmup_s * 1e9), begin + int((warmup_s + seconds) * 1e9))
