@@ -23,6 +23,8 @@ from solvers.reach import Reach, Stages
 
 AGREE = 1e-12
 """Total rates that differ relatively by less are equal."""
+MOST_STEPS, FEW_STEPS = 20_000, 200
+"""Steps that all backward searches of lanes may take together, and what every one may take."""
 ROUNDING = 1e-9
 """Relative amount by which lower bounds computed in floating point are lowered."""
 
@@ -55,6 +57,7 @@ class LaneProof:
         self.lower_ns = np.minimum(self.lower_ns, self.known_ns)
         # Below what is known where nobody could tell, or hand-over was taken as the cheapest.
         self._ceiling_ns = self.known_ns.copy()
+        self._steps_left = MOST_STEPS
         self._halve: set[tuple[int, ...]] = set()
         self.is_decided = True
         """Whether every question was answered."""
@@ -90,11 +93,13 @@ class LaneProof:
                 continue
             self._halve.add(use)
             try:
-                lane = reach.lane(use)
+                lane = reach.lane(use, max(self._steps_left, FEW_STEPS))
             except CapError:
                 self.is_decided = False
                 self._ceiling_ns[use] = period
                 continue
+            finally:
+                self._steps_left -= reach.n_steps
             if lane is None:
                 self.lower_ns[use] = max(int(self.lower_ns[use]), period + 1)
                 self._halve.discard(use)

@@ -29,8 +29,6 @@ _OVER_NECK, _SINCE_NECK, _TO_NECK = 0, 1, 2
 """Starts at the last neck and before; after it; the same with what they have received at the next neck."""
 LONGEST_NS = 1 << 59
 """Longer periods allow the same as this one."""
-MOST_STEPS = 20_000
-"""Ideals with core counts from which a lane is searched backwards."""
 
 Stages = tuple[tuple[tuple[int, ...], int], ...]
 """(ascending layers, slot) of each stage of a lane."""
@@ -65,6 +63,8 @@ class Reach:
         self._growth = growth
         self._period_ns = min(period_ns, LONGEST_NS)
         self._limits = limits
+        self.n_steps = 0
+        """Ideals that the last search of a lane looked at, with the cores used there."""
         self._box = (*cores, *growth.resources.box[growth.resources.n_clusters :])
         self._states = list(itertools.product(*(range(size + 1) for size in self._box)))
         self._number = {state: number for number, state in enumerate(self._states)}
@@ -168,25 +168,27 @@ class Reach:
         found: BoolArray = self._reached[-1][0].reshape(*shape, -1).any(axis=-1)
         return found
 
-    def lane(self, cores: tuple[int, ...]) -> Stages | None:
+    def lane(self, cores: tuple[int, ...], most_steps: int) -> Stages | None:
         """Return a lane on exactly these cores within the period; None where there is none.
 
         Raises
         ------
         CapError
-            ``MOST_STEPS`` ideals did not tell.
+            ``most_steps`` ideals searched backwards, with the cores used there, did not tell.
         """
         n_clusters = self._growth.resources.n_clusters
         last = self._growth.n_ideals - 1
         seen: set[tuple[int, int]] = set()
         for number, state in enumerate(self._states):
             if state[:n_clusters] == cores and self._reached[-1][0, number]:
-                path = self._search(last, number, seen)
+                path = self._search(last, number, seen, most_steps)
                 if path is not None:
                     return self._stages(path)
         return None
 
-    def _search(self, ideal: int, state: int, seen: set[tuple[int, int]]) -> list[tuple[int, int]] | None:
+    def _search(
+        self, ideal: int, state: int, seen: set[tuple[int, int]], most_steps: int
+    ) -> list[tuple[int, int]] | None:
         """Return (start, place of the slot) of the stages to an ideal, the last one first."""
         path: list[tuple[int, int]] = []
         waiting = [iter(self._stages_to(ideal, state))]
@@ -202,8 +204,9 @@ class Reach:
             if (start, earlier) in seen:
                 continue
             seen.add((start, earlier))
-            if len(seen) > MOST_STEPS:
-                raise CapError(f"ideal_dp: {MOST_STEPS} ideals do not tell whether a lane is within a period")
+            self.n_steps = len(seen)
+            if self.n_steps > most_steps:
+                raise CapError(f"ideal_dp: {most_steps} ideals do not tell whether a lane is within a period")
             path.append((start, column))
             waiting.append(iter(self._stages_to(start, earlier)))
         return None

@@ -90,7 +90,7 @@ def test_reach_equals_the_programme_over_pairs(problem, data):
     reach = Reach(growth, problem.cluster_sizes, period, Limits())
     assert (reach.final() | (wanted > period)).all()
     for cores in np.argwhere(reach.final()):
-        stages = reach.lane(tuple(map(int, cores)))
+        stages = reach.lane(tuple(map(int, cores)), 1000)
         assert (stages is not None) == (wanted[tuple(cores)] <= period)
         if stages is not None:
             lane = Lane(tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(stages)))
@@ -178,7 +178,7 @@ def test_measured_stages_are_refused():
         Growth(contract(problem), Limits())
 
 
-def test_caps_are_named(monkeypatch):
+def test_caps_are_named():
     free = Problem(np.ones((12, 1), np.int64), np.ones((12, 1), bool), (Slot(0, 1),), (1,))
     with pytest.raises(
         CapError, match=r"more than 1000 ideals after sets of \d+ of 12 blocks \(cap on ideals"
@@ -186,10 +186,28 @@ def test_caps_are_named(monkeypatch):
         Growth(contract(free), Limits(), 1000)
     with pytest.raises(CapError, match="100000 bytes of memory"):
         Growth(contract(free), Limits(memory_bytes=100_000))
-    monkeypatch.setattr("solvers.reach.MOST_STEPS", 0)
     growth = Growth(contract(replace(free, cluster_sizes=(2,))), Limits())
     with pytest.raises(CapError, match="0 ideals do not tell"):
-        Reach(growth, (2,), 6, Limits()).lane((2,))
+        Reach(growth, (2,), 6, Limits()).lane((2,), 0)
+
+
+@settings(MANY, max_examples=examples(60))
+@given(problem=st.one_of(problems(chain=False, links="target"), modules()))
+def test_nothing_is_claimed_where_the_backward_search_gives_up(problem):
+    oracle = solve(problem, "ideal_dp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("solvers.lanes.FEW_IDEALS", 0)
+        patch.setattr("solvers.mix.MOST_IDEALS", 1)
+        patch.setattr("solvers.lane_proof.MOST_STEPS", 0)
+        patch.setattr("solvers.lane_proof.FEW_STEPS", 0)
+        try:
+            found = solve(problem, "ideal_dp")
+        except CapError:  # stage times need pairs, and their cap is one ideal
+            return
+    if found.status is Status.OPTIMAL:
+        assert found.evaluation.frames_per_ns == oracle.evaluation.frames_per_ns
+    elif found.evaluation is not None:
+        assert found.evaluation.frames_per_ns <= oracle.evaluation.frames_per_ns
 
 
 def test_sets_of_one_key_are_told_apart():
