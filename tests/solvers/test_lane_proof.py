@@ -47,33 +47,32 @@ def grown(problem):
 
 @st.composite
 def modules(draw):
-    """Two or three modules of parallel branches with hand-over both ways; now and then a tensor skips one."""
-    preceding, heads, flows = 0, [0], []
-    n = 1
-    for _ in range(draw(st.integers(2, 3))):
-        ends, users = [], []
+    """Two modules of parallel branches with hand-over both ways; some tensors skip a module, too."""
+    n, heads = 1, [0]
+    flows: list[list[int]] = []  # producer, then users
+    for _ in range(2):
+        first, ends = [], []
         for length in draw(st.lists(st.integers(1, 2), min_size=2, max_size=3)):
-            users.append(n)
-            flows += [((layer,), (layer + 1,)) for layer in range(n, n + length - 1)]
-            ends.append(n + length - 1)
+            first.append(n)
+            flows += [[layer, layer + 1] for layer in range(n, n + length - 1)]
             n += length
-        flows.append(((preceding,), tuple(users)))
-        flows += [((end,), (n,)) for end in ends]
-        preceding = n
+            ends.append(n - 1)
+        flows += [[heads[-1], *first], *([end, n] for end in ends)]
         heads.append(n)
         n += 1
-    if draw(st.booleans()):
-        flows.append(((heads[0],), (heads[-1],)))
-    few = st.integers(0, 6)
+    for users in flows:
+        if users[-1] < heads[1] and draw(st.integers(0, 3)) == 0:
+            users.append(heads[-1])
+    few, some = st.integers(0, 4), st.integers(0, 20)
     row, send = ([draw(few) for _ in range(2)] for _ in range(2))
     return Problem(
         np.array([[draw(st.integers(1, 20)) for _ in range(2)] for _ in range(n)]),
         np.array([[draw(st.integers(0, 9)) > 0 or layer in heads for _ in range(2)] for layer in range(n)]),
         (Slot(0, 1), Slot(1, 1)),
-        (2, 1),
-        tuple(Flow(source[0], users, draw(st.integers(0, 5))) for source, users in flows),
+        draw(st.sampled_from([(2, 1), (3, 1), (2, 2)])),
+        tuple(Flow(producer, tuple(users), draw(some)) for producer, *users in flows),
         setup_ns=np.array([row] * 2),
-        bandwidth_bytes_per_s=np.full((2, 2), draw(st.sampled_from([np.inf, 1e9]))),
+        bandwidth_bytes_per_s=np.full((2, 2), 1e9),
         send_setup_ns=tuple(send),
         send_bandwidth_bytes_per_s=(draw(st.sampled_from([np.inf, 1e9])), np.inf),
     )
@@ -96,6 +95,33 @@ def test_reach_equals_the_programme_over_pairs(problem, data):
             lane = Lane(tuple(Stage(layers, slot, n) for n, (layers, slot) in enumerate(stages)))
             assert sum(problem.cores[stage.slot] for stage in lane.stages).tolist() == cores.tolist()
             assert _same_links(problem) <= (evaluate(problem, Mapping((lane,))).lanes[0].period_ns <= period)
+
+
+@settings(MANY, max_examples=examples(60))
+@given(problem=modules())
+def test_no_stage_pays_less_than_what_is_sure(problem):
+    _, growth = grown(replace(problem, supported=np.ones_like(problem.supported)))
+    sizes = [size for size, level in enumerate(growth.levels) for _ in level.bits]
+    necks = [size for size, level in enumerate(growth.levels) if len(level.bits) == 1]
+    by_ideal = [np.concatenate(x) for x in (growth.sure.first_block_ns, growth.sure.to_neck_ns)]
+    made_since = np.concatenate(growth.sure.made_since_ns)
+    sent = np.concatenate([level.sent_ns for level in growth.levels])
+    n_met = 0
+    for end, end_bits in enumerate(growth.ideals.bits):
+        below = (growth.ideals.bits & ~end_bits == 0).all(axis=1) & (np.arange(len(sizes)) != end)
+        starts = np.flatnonzero(below)
+        if not len(starts):
+            continue
+        neck = max(size for size in necks if size < sizes[end])
+        for column, cluster in enumerate(growth.cluster_of_slot):
+            paid = growth.busy_ns(starts, end, column, np.zeros(len(starts), np.int64))
+            for start, moving in zip(starts, paid):
+                over = sizes[start] <= neck
+                received = by_ideal[sizes[start] < neck if over else sizes[end] in necks][start]
+                least = received[cluster] + (made_since if over else sent)[end][cluster]
+                assert least <= moving
+                n_met += least == moving
+    assert n_met
 
 
 def _same_links(problem):
