@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from solvers.errors import CapError, UnsupportedProblemError
+from solvers.errors import CapError
 from solvers.ideals import WORD, Bits, as_bits, as_mask, hand_overs
 from solvers.interval_dp import Resources, resources, useful_slots
 from solvers.limits import Limits
@@ -106,6 +106,26 @@ class Ideals:
     work_ns: IntArray
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredStage:
+    """A stage whose time does not follow from its layers.
+
+    Parameters
+    ----------
+    start, end
+        Numbers of ideals.
+    column
+        Place of the slot in ``Growth.slots``.
+    busy_ns
+        With hand-over; ``NEVER`` where slot or pins forbid it.
+    """
+
+    start: int
+    end: int
+    column: int
+    busy_ns: int
+
+
 class Growth:
     """Levels of ideals of a graph of blocks.
 
@@ -122,14 +142,10 @@ class Growth:
     ------
     CapError
         Too many ideals, or more memory than the limit.
-    UnsupportedProblemError
-        Whole stages were measured.
     """
 
     def __init__(self, blocks: Blocks, limits: Limits, most_ideals: int = MOST_IDEALS) -> None:
         problem = blocks.problem
-        if problem.stage_times:
-            raise UnsupportedProblemError("growth of stages: measured whole stages are not sums of layers")
         self.blocks = blocks
         self.slots = useful_slots(blocks)
         self.resources: Resources = resources(problem, blocks.n_blocks)
@@ -246,6 +262,28 @@ class Growth:
                     busy[inside] = NEVER
         busy[pins > 1] = NEVER
         return busy
+
+    @cached_property
+    def measured(self) -> dict[int, tuple[MeasuredStage, ...]]:
+        """Measured whole stages by the size of the ideal where they end."""
+        sets = list(self.blocks.measured_sets())
+        if not sets:
+            return {}
+        bits = self.ideals.bits
+        number = {words.tobytes(): ideal for ideal, words in enumerate(bits)}
+        sizes = np.searchsorted(self.ideals.first, np.arange(len(bits)), side="right") - 1
+        found: dict[int, list[MeasuredStage]] = {}
+        for mask, slot, time in sets:
+            if slot not in self.slots:
+                continue
+            column, held = self.slots.index(slot), self._as_bits(mask)
+            for start in np.flatnonzero(~(bits & held).any(axis=1)):
+                end = number.get((bits[start] | held).tobytes())
+                if end is not None:
+                    busy = self.busy_ns(np.array([start]), end, column, np.array([time]))
+                    stage = MeasuredStage(int(start), end, column, int(busy[0]))
+                    found.setdefault(int(sizes[end]), []).append(stage)
+        return {size: tuple(stages) for size, stages in found.items()}
 
     @cached_property
     def _restricted(self) -> tuple[int, ...]:

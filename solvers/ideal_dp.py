@@ -213,11 +213,8 @@ class IdealTable:
 
     def _measured_sets(self) -> dict[int, list[tuple[int, int]]]:
         found: dict[int, list[tuple[int, int]]] = {}
-        for (layers, slot), time in self.problem.measured_ns.items():
-            members = {self.blocks.of_layer[layer] for layer in layers if 0 <= layer < self.problem.n_layers}
-            held = {layer for block in members for layer in self.blocks.members[block]}
-            if held == layers:
-                found.setdefault(slot, []).append((sum(1 << block for block in members), time))
+        for mask, slot, time in self.blocks.measured_sets():
+            found.setdefault(slot, []).append((mask, time))
         return found
 
     def _busy(self, number: int, slot: int, targets: IntArray, compute: IntArray) -> IntArray:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.errors import CapError, UnsupportedProblemError
+from solvers.errors import CapError
 from solvers.evaluate import evaluate, score_key
 from solvers.free_layers import follow_neighbours
 from solvers.growth import Growth
@@ -158,10 +158,7 @@ class LanePool:
         except CapError:
             if most_ideals <= FEW_IDEALS:
                 raise
-        try:
-            n_ideals, is_decided = self._prove(fewer, limits, max_lanes)
-        except UnsupportedProblemError:
-            n_ideals, is_decided = 0, False
+        n_ideals, is_decided = self._prove(fewer, limits, max_lanes)
         if is_decided or n_ideals > most_ideals:
             return n_ideals
         return self._search_pairs(fewer, limits, most_ideals, max_lanes)

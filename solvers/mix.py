@@ -57,9 +57,9 @@ def solve_ideal_dp(problem: Problem, limits: Limits) -> Solution:
 
     Exact for branching graphs too (where hand-over costs depend on the producer's cluster: unless a
     lower bound stays below the best found).  Cost: some dozens of sweeps over the ideals, each linear
-    in their number (``solvers.lane_proof``); with up to 1,000 ideals, or whole stages that were
-    measured, one pass over pairs of them (``solvers.ideal_dp``, with the source).  Refuses more than
-    500,000 ideals, of the last kind more than 200,000.
+    in their number (``solvers.lane_proof``); with up to 1,000 ideals, or where the sweeps do not tell,
+    one pass over pairs of them (``solvers.ideal_dp``, with the source).  Refuses more than 500,000
+    ideals.
 
     Raises
     ------

@@ -68,19 +68,30 @@ class Reach:
         self._box = (*cores, *growth.resources.box[growth.resources.n_clusters :])
         self._states = list(itertools.product(*(range(size + 1) for size in self._box)))
         self._number = {state: number for number, state in enumerate(self._states)}
+        self._after = self._next_states()
         self._columns = self._make_columns()
-        self._reached = list(self._sweep())
+        self._reached: list[BoolArray] = []
+        for reached in self._sweep():
+            self._reached.append(reached)
 
     def _make_columns(self) -> _Columns:
         growth, found = self._growth, []
-        for state, number in self._number.items():
-            for column, slot in enumerate(growth.slots):
-                after = self._number.get(tuple(map(int, np.add(state, growth.resources.use[slot]))))
-                longest = self._period_ns - int(growth.blocks.problem.overhead[slot])
-                if after is not None and longest >= 0:
-                    found.append((after, number, column, longest))
+        for column, slot in enumerate(growth.slots):
+            longest = self._period_ns - int(growth.blocks.problem.overhead[slot])
+            for before, after in enumerate(self._after[column].tolist()):
+                if after >= 0 and longest >= 0:
+                    found.append((after, before, column, longest))
         table = np.array(sorted(found), np.int64).reshape(-1, 4)
         return _Columns(table[:, 1], table[:, 2], table[:, 0], table[:, 3])
+
+    def _next_states(self) -> IntArray:
+        """int64 (slots, states): the state after a stage more, -1 where it does not fit."""
+        found = np.full((len(self._growth.slots), len(self._states)), -1)
+        for column, slot in enumerate(self._growth.slots):
+            use = self._growth.resources.use[slot]
+            for number, state in enumerate(self._states):
+                found[column, number] = self._number.get(tuple(map(int, np.add(state, use))), -1)
+        return found
 
     def _sweep(self) -> Iterator[BoolArray]:
         """Yield bool (ideals, states) per level."""
@@ -145,6 +156,7 @@ class Reach:
         columns, growth = self._columns, self._growth
         level = growth.levels[size]
         reached = np.zeros((len(level.bits), len(self._states)), np.bool_)
+        self._end_measured(size, reached)
         if not len(live):
             return reached
         slot, longest = columns.slot[live], columns.longest_ns[live]
@@ -156,8 +168,18 @@ class Reach:
             within = work + growth.sure.made_since_ns[size][:, cluster] - most[_OVER_NECK] <= longest
             within |= work + level.sent_ns[:, cluster] - most[_SINCE_NECK] <= longest
         after, first = np.unique(columns.after[live], return_index=True)
-        reached[:, after] = np.logical_or.reduceat(within, first, axis=1)
+        reached[:, after] |= np.logical_or.reduceat(within, first, axis=1)
         return reached
+
+    def _end_measured(self, size: int, reached: BoolArray) -> None:
+        """Mark what measured stages reach on a level, which may be quicker than the sum of their layers."""
+        for stage in self._growth.measured.get(size, ()):
+            if stage.busy_ns <= self._period_ns:
+                first = self._growth.ideals.first
+                below = int(np.searchsorted(first, stage.start, side="right")) - 1
+                before = np.flatnonzero(self._reached[below][stage.start - first[below]])
+                after = self._after[stage.column, before]
+                reached[stage.end - first[size], after[after >= 0]] = True
 
     def final(self) -> BoolArray:
         """Return bool (cores + 1 per cluster): false where no lane on exactly so many is within the period.
@@ -215,25 +237,31 @@ class Reach:
         """Return the stages that end at an ideal, shortest first: (start, place of the slot, state there)."""
         self._limits.check()
         growth, ideals = self._growth, self._growth.ideals
-        n_below = ideals.first[int(np.searchsorted(ideals.first, ideal, side="right")) - 1]
+        size = int(np.searchsorted(ideals.first, ideal, side="right")) - 1
+        n_below = ideals.first[size]
         outside = ~ideals.bits[ideal]
         longest = self._period_ns
+        measured = {
+            (stage.start, stage.column): stage.busy_ns
+            for stage in growth.measured.get(size, ())
+            if stage.end == ideal
+        }
         found = []
         for column, slot in enumerate(growth.slots):
-            earlier = self._number.get(
-                tuple(int(a - b) for a, b in zip(self._states[state], growth.resources.use[slot]))
-            )
-            if earlier is None:
-                continue
-            starts = np.flatnonzero(self._by_state[earlier, :n_below])
-            compute = ideals.work_ns[ideal, column] - ideals.work_ns[starts, column]
-            compute += growth.blocks.problem.overhead[slot]
-            starts, compute = starts[compute <= longest], compute[compute <= longest]
-            below = ~(ideals.bits[starts] & outside).any(axis=1)
-            starts, compute = starts[below], compute[below]
-            if len(starts):
-                busy = growth.busy_ns(starts, ideal, column, compute)
-                found += [(int(start), column, earlier) for start in starts[busy <= longest]]
+            for earlier in np.flatnonzero(self._after[column] == state):
+                starts = np.flatnonzero(self._by_state[earlier, :n_below])
+                compute = ideals.work_ns[ideal, column] - ideals.work_ns[starts, column]
+                compute += growth.blocks.problem.overhead[slot]
+                starts, compute = starts[compute <= longest], compute[compute <= longest]
+                below = ~(ideals.bits[starts] & outside).any(axis=1)
+                starts, compute = starts[below], compute[below]
+                if len(starts):
+                    busy = growth.busy_ns(starts, ideal, column, compute)
+                    within = starts[busy <= longest].tolist()
+                    found += [(n, column, int(earlier)) for n in within if (n, column) not in measured]
+                for (start, on), time in measured.items():
+                    if on == column and time <= longest and self._by_state[earlier, start]:
+                        found.append((start, column, int(earlier)))
         return sorted(found, key=lambda stage: (-stage[0], stage[1]))
 
     @cached_property

@@ -67,6 +67,13 @@ class Blocks:
                 found[other].append(block)
         return tuple(map(tuple, found))
 
+    def measured_sets(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (blocks as a bit mask, slot, compute time in ns) of the measured stages of whole blocks."""
+        for (layers, slot), time in self.problem.measured_ns.items():
+            members = {self.of_layer[layer] for layer in layers if 0 <= layer < self.problem.n_layers}
+            if layers == {layer for block in members for layer in self.members[block]}:
+                yield sum(1 << block for block in members), slot, time
+
     @cached_property
     def has_one_order(self) -> bool:
         """Whether only one topological order exists (each block feeds the next one)."""

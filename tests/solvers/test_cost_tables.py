@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.branching import main as branching
 from benchmarks.graph_files import read_bettertogether, read_pipedream
 from benchmarks.solvers import METHODS, compare, judge, main, table
 from solvers.limits import Limits
@@ -29,6 +30,24 @@ def test_profiles_on_big_and_little(corpus, name):
     assert solution.gap < 0.12
     chain = len(problem.edges) == problem.n_layers - 1
     assert solution.status is Status.OPTIMAL or not chain
+
+
+BRANCHING = [name for name in PROFILES if name != "inception_v3"]
+
+
+@pytest.mark.parametrize("name", [*BRANCHING, pytest.param("inception_v3", marks=pytest.mark.slow)])
+def test_contiguous_plans_of_profiles_are_proved(corpus, capsys, name):
+    folder = corpus / "cost-graphs" / "pipedream"
+    assert branching([str(folder), "--only", name]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 3
+    assert all(line.startswith(f"| {name} |") for line in lines)
+
+
+def test_what_is_not_proved_is_told(corpus, capsys):
+    folder = corpus / "cost-graphs" / "pipedream"
+    assert branching([str(folder), "--only", "inception_v3", "--time-limit", "0"]) == 1
+    assert capsys.readouterr().out.count("feasible") == 3
 
 
 def test_no_heuristic_wins_on_a_profile(corpus):

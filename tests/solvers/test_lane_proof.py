@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_problems import examples, problems
 
 from benchmarks.graph_files import read_pipedream
-from solvers.errors import CapError, InfeasibleError, UnsupportedProblemError
+from solvers.errors import CapError, InfeasibleError
 from solvers.evaluate import evaluate
 from solvers.exhaustive import search_exhaustively
 from solvers.growth import Growth, _distinct
@@ -22,7 +22,7 @@ from solvers.lane_proof import LaneProof
 from solvers.limits import Limits
 from solvers.mapping import Family, Lane, Mapping, Stage, Status
 from solvers.order_costs import NEVER
-from solvers.problem import Flow, Problem, Slot, StageTime
+from solvers.problem import Flow, Problem, Slot
 from solvers.reach import Reach
 from solvers.registry import solve
 from solvers.topology import contract
@@ -37,12 +37,12 @@ def periods_by_pairs(blocks):
 
 
 def grown(problem):
-    """The levels of a problem that growth takes; other examples are left out."""
+    """The blocks of a problem and their levels; examples without any are left out."""
     try:
         blocks = contract(problem)
-        return blocks, Growth(blocks, Limits())
-    except (InfeasibleError, UnsupportedProblemError):
+    except InfeasibleError:
         assume(False)
+    return blocks, Growth(blocks, Limits())
 
 
 @st.composite
@@ -132,9 +132,8 @@ def _same_links(problem):
 @MANY
 @given(problem=problems(6, chain=True, links="target"), data=st.data())
 def test_sure_hand_over_is_all_there_is_where_stages_meet_in_necks(problem, data):
-    blocks, growth = grown(
-        replace(problem, overlap=False, send_setup_ns=None, send_bandwidth_bytes_per_s=None)
-    )
+    free = {"overlap": False, "send_setup_ns": None, "send_bandwidth_bytes_per_s": None}
+    blocks, growth = grown(replace(problem, stage_times=(), **free))
     assume(all(pin is None for pin in blocks.pin))
     wanted = periods_by_pairs(blocks)
     period = data.draw(st.sampled_from(sorted({int(value) for value in wanted[wanted < NEVER]} | {0})))
@@ -191,19 +190,6 @@ def _best_rate(problem, periods):
     return Knapsack(problem.cluster_sizes, types, problem.lane_limit).best_rate
 
 
-def test_measured_stages_are_refused():
-    problem = Problem(
-        np.ones((2, 1), np.int64),
-        np.ones((2, 1), bool),
-        (Slot(0, 1),),
-        (2,),
-        (Flow(0, (1,), 8),),
-        stage_times=(StageTime(frozenset({0, 1}), 0, 1),),
-    )
-    with pytest.raises(UnsupportedProblemError, match="measured"):
-        Growth(contract(problem), Limits())
-
-
 def test_caps_are_named():
     free = Problem(np.ones((12, 1), np.int64), np.ones((12, 1), bool), (Slot(0, 1),), (1,))
     with pytest.raises(
@@ -226,10 +212,7 @@ def test_nothing_is_claimed_where_the_backward_search_gives_up(problem):
         patch.setattr("solvers.mix.MOST_IDEALS", 1)
         patch.setattr("solvers.lane_proof.MOST_STEPS", 0)
         patch.setattr("solvers.lane_proof.FEW_STEPS", 0)
-        try:
-            found = solve(problem, "ideal_dp")
-        except CapError:  # stage times need pairs, and their cap is one ideal
-            return
+        found = solve(problem, "ideal_dp")
     if found.status is Status.OPTIMAL:
         assert found.evaluation.frames_per_ns == oracle.evaluation.frames_per_ns
     elif found.evaluation is not None:
@@ -253,12 +236,3 @@ def test_many_and_few_ideals_agree_on_a_profile(corpus, monkeypatch, rate):
     many = solve(problem, "ideal_dp")
     assert few.status is many.status is Status.OPTIMAL
     assert few.evaluation.frames_per_ns == many.evaluation.frames_per_ns
-
-
-def test_a_branching_profile_with_many_ideals_is_proved(corpus):
-    path = corpus / "cost-graphs" / "pipedream" / "inception_v3.txt"
-    problem = read_pipedream(path, (2, 2), (1.0, 2.5))
-    found = solve(problem, "ideal_dp")
-    assert (found.status, found.family) == (Status.OPTIMAL, Family.CONTIGUOUS)
-    orders = solve(problem, "lanes")
-    assert found.evaluation.frames_per_ns >= orders.evaluation.frames_per_ns
