@@ -190,6 +190,14 @@ class CostTable:
         return 1.0 + max(0.0, float(told["factor"]) - 1) * waiting
 
     @property
+    def yardstick_ns(self) -> dict[str, int]:
+        """By slot: how long a fixed piece of arithmetic took while layers were measured; empty if unknown."""
+        told = self.conditions.get("yardstick_ns")
+        if not isinstance(told, dict):
+            return {}
+        return {str(slot): value for slot, value in told.items() if isinstance(value, int) and value > 0}
+
+    @property
     def calibration(self) -> tuple[float, ...]:
         """Per slot: factor that makes the sum of layers plus overhead equal the measured whole model.
 

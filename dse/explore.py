@@ -88,7 +88,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
             costs = mask_unsound(*parts, costs, experiment.seed, progress)
         write_json(folder.path / "costs.json", costs.to_json())
         stager = Stager(subject.file, graph, folder.work / "stages")
-        trial = Trial(experiment, subject.file, graph, stager, measurements, progress)
+        trial = Trial(experiment, subject.file, graph, stager, measurements, progress, costs.yardstick_ns)
         planner, proof, plans = search_plans(subject, costs, progress, trial if subject.measures else None)
         outcome = Outcome(proof, plans)
         if proof.interrupted:

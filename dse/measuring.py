@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dse.config import Experiment
@@ -29,7 +29,7 @@ from dse.validation import (
     needs_check,
     way_of_running,
 )
-from solvers.mapping import Mapping
+from solvers.mapping import Mapping as SolverMapping
 
 N_FRAMES = 4
 EXTRA_REPEATS = 2
@@ -67,6 +67,8 @@ class Trial:
         Collects what was measured, also when the work is interrupted.
     progress
         Told about everything.
+    yardstick_ns
+        Of the cost table: tells whether cores are as fast now as when layers were measured.
     """
 
     experiment: Experiment
@@ -75,6 +77,7 @@ class Trial:
     stager: Stager
     measurements: Measurements
     progress: Progress
+    yardstick_ns: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     _frames: tuple[Frame, ...] = ()
     _checked: dict[object, OutputCheck] = field(default_factory=dict)
@@ -114,13 +117,13 @@ class Trial:
         found = measure_plans(sound, self._frames, options, self.progress, self.measurements.keep)
         figures = {measurement.plan: measurement for measurement in found}
         return tuple(
-            replace(attach(plan, figures[plan.name], self.graph), round=number)
+            replace(attach(plan, figures[plan.name], self.graph, self.yardstick_ns), round=number)
             if plan.name in figures
             else refuse(plan, refused[plan.name])
             for plan in plans
         )
 
-    def scorer(self, planner: Planner) -> Callable[[Mapping], float]:
+    def scorer(self, planner: Planner) -> Callable[[SolverMapping], float]:
         """Return an objective for a search by trial: runs a mapping once, outputs checked.
 
         It gives frames per second, or with the goal ``latency`` the nanoseconds of a frame alone.
@@ -133,7 +136,7 @@ class Trial:
         settings = self.experiment.measure
         n_run = 0
 
-        def score(mapping: Mapping) -> float:
+        def score(mapping: SolverMapping) -> float:
             nonlocal n_run
             plan = planner.plan(f"trial {n_run}", "candidate", mapping)
             n_run += 1
@@ -211,7 +214,12 @@ def refuse(plan: PlanResult, reason: str) -> PlanResult:
     return replace(plan, predicted=replace(plan.predicted, violations=violations))
 
 
-def attach(plan: PlanResult, measurement: PlanMeasurement, graph: LayerGraph) -> PlanResult:
+def attach(
+    plan: PlanResult,
+    measurement: PlanMeasurement,
+    graph: LayerGraph,
+    yardstick_ns: Mapping[str, int] | None = None,
+) -> PlanResult:
     """Add the figures of a measurement to a plan, and why they differ from the prediction."""
     return replace(
         plan,
@@ -226,7 +234,7 @@ def attach(plan: PlanResult, measurement: PlanMeasurement, graph: LayerGraph) ->
             disturbed=measurement.disturbed,
             notes=measurement.notes,
             fallbacks=measurement.fallbacks,
-            diagnosis=diagnose(plan, measurement, graph),
+            diagnosis=diagnose(plan, measurement, graph, yardstick_ns),
             gaps=_gaps(measurement),
         ),
         stages=tuple(

@@ -115,7 +115,8 @@ def _measure(
             plans.append(planner.plan(known.name, "baseline", known.mapping))
     merged = merge(plans, subject.experiment.search.goal)
     stager = Stager(subject.file, subject.graph, work / "stages")
-    trial = Trial(subject.experiment, subject.file, subject.graph, stager, Measurements(), progress)
+    parts = subject.experiment, subject.file, subject.graph, stager
+    trial = Trial(*parts, Measurements(), progress, costs.yardstick_ns)
     measured = trial.measure(merged)
     name = next(plan.name for plan in measured if plan.mapping.signature == chosen.mapping.signature)
     write_traces(folder, name, trial.measurements.all, subject.experiment.measure.traces, "validation_trace")

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dse.devices.worker import yardstick_ns
 from dse.errors import DeviceError
 from dse.pipeline.affinity import ThreadRecord, read_back, thread_ids
 from dse.pipeline.apart import ApartEngine, Meeting
@@ -136,6 +137,10 @@ class LaneRunner:
         """
         strangers = thread_ids() - self._threads.keys() - self._strangers_known
         return read_back(self._threads, strangers)
+
+    def yardsticks(self) -> tuple[int, ...]:
+        """Time a fixed piece of arithmetic on each set of cores (see ``dse.devices.worker``), in ns."""
+        return tuple(unit.submit(yardstick_ns).result() for unit in self._network.units)
 
     def close(self) -> None:
         """End the threads (a lane's process just ends)."""

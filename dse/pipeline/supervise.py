@@ -44,12 +44,16 @@ class LaneMemory:
 
 @dataclass(frozen=True, slots=True)
 class LaneRun:
-    """One lane in one run: raw time stamps, masks read back afterwards, what it cost the machine."""
+    """One lane in one run: raw time stamps, masks read back afterwards, what it cost the machine.
+
+    ``yardstick_ns`` is how long a fixed piece of arithmetic took on each set of cores right afterwards.
+    """
 
     stamps: Stamps
     threads: tuple[ThreadRecord, ...]
     memory: LaneMemory
     counters: Counters
+    yardstick_ns: tuple[int, ...] = ()
 
     @property
     def n_frames(self) -> int:
@@ -324,6 +328,7 @@ class Pipeline:
             read_threads(answer["threads"]),
             self._read_memory(lane, answer),
             Counters.from_json(answer["counters"]),
+            tuple(int(value) for value in answer.get("yardstick_ns", ())),
         )
 
     def times(

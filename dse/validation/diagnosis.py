@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dse.graph import LayerGraph
 from dse.pipeline.counters import Counters
@@ -12,7 +12,12 @@ from dse.results import Diagnosis, PlanResult
 from dse.validation.prediction import prediction_error
 
 
-def diagnose(plan: PlanResult, measured: PlanMeasurement, graph: LayerGraph) -> Diagnosis:
+def diagnose(
+    plan: PlanResult,
+    measured: PlanMeasurement,
+    graph: LayerGraph,
+    yardstick_ns: Mapping[str, int] | None = None,
+) -> Diagnosis:
     """Gather what the repeats that count tell.
 
     Parameters
@@ -23,13 +28,15 @@ def diagnose(plan: PlanResult, measured: PlanMeasurement, graph: LayerGraph) -> 
         Of the plan.
     graph
         The model's layers, for the traffic that they cause.
+    yardstick_ns
+        See ``prediction_error``.
 
     Raises
     ------
     MismatchError
         See ``prediction_error``.
     """
-    error = prediction_error(plan, measured)
+    error = prediction_error(plan, measured, yardstick_ns)
     found = [run.counters for repeat in measured.counted for run in repeat.runs]
 
     def per_frame(value: Callable[[Counters], float]) -> float:

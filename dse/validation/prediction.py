@@ -8,11 +8,13 @@ against its busiest cores (overhead of waking and handing over).
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping as MappingOf
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dse.errors import MismatchError
 from dse.pipeline.measure import PlanMeasurement
+from dse.platforms import Slot
 from dse.results import PlanResult
 from dse.units import format_ns
 from solvers.mapping import Mapping
@@ -107,6 +109,8 @@ class PredictionError:
     uneven_ns
         Per stage: how much longer it computes on average than at the median, because single frames are
         interrupted.
+    speeds
+        Per stage: how fast its cores were against when the layers were measured; None where unknown.
     stages
         One by one.
     disturbances
@@ -119,6 +123,7 @@ class PredictionError:
     latency: float
     overhead_ns: tuple[int, ...]
     uneven_ns: tuple[int, ...]
+    speeds: tuple[float | None, ...]
     stages: tuple[StageError, ...]
     disturbances: tuple[str, ...]
 
@@ -131,6 +136,11 @@ class PredictionError:
             stages = [(n, stage) for n, stage in enumerate(self.stages) if stage.lane == lane]
             number, bottleneck = max(stages, key=lambda pair: pair[1].measured_busy_ns)
             causes = list(bottleneck.causes)
+            speed = self.speeds[number]
+            if causes and speed is not None and abs(speed - 1) > NOTICEABLE:
+                causes.append(
+                    f"clock: its cores work at {speed:.0%} of their speed when layers were measured"
+                )
             if self.uneven_ns[number] > NOTICEABLE * bottleneck.measured_busy_ns:
                 causes.append(
                     f"single frames are interrupted: "
@@ -156,7 +166,9 @@ def _bottlenecks(places: Sequence[tuple[int, str]]) -> str:
     return f"{names} (bottleneck{'s' * (len(places) > 1)} of lane{'s' * (len(places) > 1)} {lanes})"
 
 
-def prediction_error(plan: PlanResult, measured: PlanMeasurement) -> PredictionError:
+def prediction_error(
+    plan: PlanResult, measured: PlanMeasurement, yardstick_ns: MappingOf[str, int] | None = None
+) -> PredictionError:
     """Compare a plan's prediction with its measurement, stage by stage.
 
     Parameters
@@ -165,6 +177,8 @@ def prediction_error(plan: PlanResult, measured: PlanMeasurement) -> PredictionE
         With its predicted stages; what it says of measurements is not looked at.
     measured
         Of the plan: same lanes and stages, in the same order.
+    yardstick_ns
+        By slot: how long a fixed piece of arithmetic took when the layers were measured.
 
     Raises
     ------
@@ -204,6 +218,7 @@ def prediction_error(plan: PlanResult, measured: PlanMeasurement) -> PredictionE
             max(0, round(rate.compute_ns) - stage.compute_ns)
             for stage, rate in zip(measured.stages, measured.rates, strict=True)
         ),
+        speeds=_speeds(measured, yardstick_ns or {}),
         stages=stages,
         disturbances=measured.notes if measured.disturbed else (),
     )
@@ -246,6 +261,19 @@ def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[S
         StageTime(layers, slot, round(statistics.harmonic_mean(times)), loaded)
         for (layers, slot), times in found.items()
     )
+
+
+def _speeds(measured: PlanMeasurement, before_ns: MappingOf[str, int]) -> tuple[float | None, ...]:
+    """Return how fast the cores of every stage were, by the shortest yardstick of the repeats."""
+    found: list[float | None] = []
+    for number, lane in enumerate(measured.layout.lanes):
+        unit_of = {member: unit for unit, members in enumerate(lane.units) for member in members}
+        told = [one.runs[number].yardstick_ns for one in measured.counted if number < len(one.runs)]
+        for place, stage in enumerate(lane.stages):
+            before = before_ns.get(str(Slot(stage.cluster, stage.threads, stage.kernels)))
+            now = [times[unit_of[place]] for times in told if times]
+            found.append(before / min(now) if before and now else None)
+    return tuple(found)
 
 
 def _overheads(measured: PlanMeasurement) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ def measurement(*counters: Counters) -> PlanMeasurement:
     layout = PipelinePlan("p", (LanePlan((stage("s0", 2), stage("s1", 2), stage("s2", 0, 1))),), (X,), (X,))
     stages = (times("s0", 300, 50), times("s1", 600, 50), times("s2", 500, 500))
     lane = LaneTimes(1e6, 10, Percentiles(900, 950, 990), (900,), stages)
-    runs = tuple(SimpleNamespace(counters=one) for one in counters)
+    runs = tuple(SimpleNamespace(counters=one, yardstick_ns=()) for one in counters)
     repeat = Repeat((lane,), snapshot(()), Drift(0, 0, ()), (0, 1), runs)
     return PlanMeasurement("p", layout, (repeat, repeat), (lane,), 1, 1, (), (), ())
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -249,6 +250,20 @@ def test_cold_single_frames_do_not_explain_a_plan_that_has_no_company():
     assert "alone it computes for 1.48 us, predicted 980 ns" in cause
     good = prediction_error(predict([1000]), measured([[1000]], [1e9 / 1000], [[4000]]))
     assert good.causes == ()
+
+
+@pytest.mark.parametrize(("now", "told"), [(25_000, "80%"), (16_000, "125%"), (20_400, ""), (0, "")])
+def test_cores_that_are_not_as_fast_as_when_layers_were_measured_are_a_cause(now, told):
+    slow = measured([[1250]], [1e9 / 1250])
+    run = SimpleNamespace(yardstick_ns=(now,) if now else ())
+    slow = replace(slow, repeats=tuple(replace(one, runs=(run,)) for one in slow.repeats))
+    causes = prediction_error(predict([1000]), slow, {"1 cpu": 20_000}).causes
+    assert "alone it computes for 1.23 us, predicted 980 ns" in causes[0]
+    if told:
+        assert f"clock: its cores work at {told} of their speed when layers were measured" in causes[1]
+    else:
+        assert len(causes) == 1
+    assert len(prediction_error(predict([1000]), slow).causes) == 1, "unknown"
 
 
 def test_time_lost_between_frames_is_overhead_of_the_lane():

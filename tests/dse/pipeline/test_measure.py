@@ -51,6 +51,9 @@ def test_21_plans_are_measured_interleaved_with_or_without_room_for_all(plans, t
             (number, stage.name) for number, lane in enumerate(plan.lanes) for stage in lane.stages
         ]
         assert all(record.got == record.wanted for lane in one.threads for record in lane)
+        for lane, run in zip(plan.lanes, one.repeats[0].runs, strict=True):
+            assert len(run.yardstick_ns) == len(lane.units)
+            assert all(0 < ns < 1e9 for ns in run.yardstick_ns)
         assert [[s.name for s in lane.stages] for lane in one.empty] == [
             [stage.name for stage in lane.stages] for lane in plan.lanes
         ]
