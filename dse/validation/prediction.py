@@ -136,11 +136,10 @@ class PredictionError:
             stages = [(n, stage) for n, stage in enumerate(self.stages) if stage.lane == lane]
             number, bottleneck = max(stages, key=lambda pair: pair[1].measured_busy_ns)
             causes = list(bottleneck.causes)
-            speed = self.speeds[number]
-            if causes and speed is not None and abs(speed - 1) > NOTICEABLE:
-                causes.append(
-                    f"clock: its cores work at {speed:.0%} of their speed when layers were measured"
-                )
+            speed = self.speeds[number] or 1.0
+            slower = bottleneck.error < 0
+            if abs(bottleneck.error) > NOTICEABLE and (1 - speed if slower else speed - 1) > NOTICEABLE:
+                causes.append(f"clock: its cores work at {speed:.0%} of their speed at the profile")
             if self.uneven_ns[number] > NOTICEABLE * bottleneck.measured_busy_ns:
                 causes.append(
                     f"single frames are interrupted: "

@@ -252,18 +252,28 @@ def test_cold_single_frames_do_not_explain_a_plan_that_has_no_company():
     assert good.causes == ()
 
 
-@pytest.mark.parametrize(("now", "told"), [(25_000, "80%"), (16_000, "125%"), (20_400, ""), (0, "")])
-def test_cores_that_are_not_as_fast_as_when_layers_were_measured_are_a_cause(now, told):
-    slow = measured([[1250]], [1e9 / 1250])
+@pytest.mark.parametrize(
+    ("period", "now", "told"),
+    [
+        (1250, 25_000, "80%"),
+        (800, 16_000, "125%"),
+        (1250, 16_000, ""),  # faster cores do not explain why it is slower
+        (800, 25_000, ""),
+        (1250, 20_400, ""),
+        (1250, 0, ""),
+    ],
+)
+def test_cores_that_are_not_as_fast_as_when_layers_were_measured_are_a_cause(period, now, told):
+    found = measured([[period]], [1e9 / period])
     run = SimpleNamespace(yardstick_ns=(now,) if now else ())
-    slow = replace(slow, repeats=tuple(replace(one, runs=(run,)) for one in slow.repeats))
-    causes = prediction_error(predict([1000]), slow, {"1 cpu": 20_000}).causes
-    assert "alone it computes for 1.23 us, predicted 980 ns" in causes[0]
+    found = replace(found, repeats=tuple(replace(one, runs=(run,)) for one in found.repeats))
+    causes = prediction_error(predict([1000]), found, {"1 cpu": 20_000}).causes
+    assert "alone it computes for" in causes[0]
     if told:
-        assert f"clock: its cores work at {told} of their speed when layers were measured" in causes[1]
+        assert f"clock: its cores work at {told} of their speed at the profile" in causes[1]
     else:
         assert len(causes) == 1
-    assert len(prediction_error(predict([1000]), slow).causes) == 1, "unknown"
+    assert len(prediction_error(predict([1000]), found).causes) == 1, "nothing known"
 
 
 def test_time_lost_between_frames_is_overhead_of_the_lane():
