@@ -11,7 +11,7 @@ from functools import cached_property
 from solvers.changes import Change, Resource
 from solvers.cheaper_layers import CheaperLayers
 from solvers.errors import CapError, InfeasibleError, MappingError
-from solvers.evaluate import Evaluation, evaluate
+from solvers.evaluate import Evaluation, KnownStages, evaluate
 from solvers.gains import Known, Ratio, Step, beyond
 from solvers.limits import Limits
 from solvers.mapping import Family, Mapping, Solution, Status
@@ -68,8 +68,8 @@ class Asker:
         self._solver = solver
         self._limits = limits
         self._mapping = mapping
-        self._stage_memory: dict[tuple[int, ...], int] = {}
-        self._merit = _merit(problem, evaluate(problem, mapping, self._stage_memory))
+        self._stages: KnownStages = {}
+        self._merit = _merit(problem, evaluate(problem, mapping, self._stages))
         self._deadline = time.monotonic() + limits.time_s
         self._known = [mapping]
         if problem.load_matters:  # one unit pays less than several
@@ -254,7 +254,7 @@ class Asker:
         best = quick.unchanged.mapping
         if best is not None and self._gain_of(self._problem, best) > 0:  # the base is not the optimum
             self._known.append(best)
-            self._merit = _merit(self._problem, evaluate(self._problem, best, self._stage_memory))
+            self._merit = _merit(self._problem, evaluate(self._problem, best, self._stages))
         return quick
 
     @cached_property
@@ -267,7 +267,7 @@ class Asker:
             return None
 
     def _gain_of(self, problem: Problem, mapping: Mapping) -> Ratio:
-        evaluation = evaluate(problem, mapping, self._stage_memory)
+        evaluation = evaluate(problem, mapping, self._stages)
         if not evaluation.feasible:  # a faster mapping may draw more power: then it waits
             return 0.0
         return _ratio(_merit(problem, evaluation), self._merit)

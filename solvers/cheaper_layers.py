@@ -17,7 +17,7 @@ import numpy as np
 from solvers.cheaper_lanes import CheaperLane
 from solvers.coarse import N_EVEN, coarsen
 from solvers.errors import CapError
-from solvers.evaluate import evaluate
+from solvers.evaluate import KnownStages, evaluate
 from solvers.free_layers import follow_neighbours
 from solvers.interval_dp import useful_slots
 from solvers.joining import work_of
@@ -100,7 +100,7 @@ class CheaperLayers:
         """Set of nodes that has it."""
         vectors = np.array(self.mixes.cores)
         self._fits = (self._problem.cores[None] <= vectors[:, None]).all(axis=2)
-        self.stage_memory: dict[tuple[int, ...], int] = {}
+        self.stages: KnownStages = {}
 
     def _steps(self, blocks: Blocks, slots: Cores, limits: Limits, *, is_joined: bool) -> list[list[Steps]]:
         """Per set of nodes: the stages with the least hand-over they may have, then other guesses at it."""
@@ -241,7 +241,7 @@ class _Answer:
     def _period_of(self, lane: Stages) -> int:
         stages = tuple(Stage(layers, slot, unit) for unit, (layers, slot) in enumerate(lane))
         mapping = Mapping((Lane(stages),))
-        return evaluate(self._changed, mapping, self._given.stage_memory).lanes[0].period_ns
+        return evaluate(self._changed, mapping, self._given.stages).lanes[0].period_ns
 
 
 def _rates(periods_ns: IntArray) -> FloatArray:

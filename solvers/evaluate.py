@@ -33,7 +33,7 @@ energy
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from solvers.errors import MappingError
@@ -44,6 +44,7 @@ from solvers.violations import home_of, violations
 
 __all__ = [
     "Evaluation",
+    "KnownStages",
     "LaneEvaluation",
     "ScoreKey",
     "StageEvaluation",
@@ -145,7 +146,7 @@ def stage_compute_ns(problem: Problem, layers: Sequence[int], slot: int, *, load
     cost = problem.cost_ns
     if loaded and problem.loaded_cost_ns is not None:
         cost = problem.loaded_cost_ns
-    return int(sum(int(cost[layer, slot]) for layer in layers) + problem.overhead[slot])
+    return int(cost[list(layers), slot].sum() + problem.overhead[slot])
 
 
 def stage_memory_bytes(problem: Problem, layers: Sequence[int]) -> int:
@@ -177,17 +178,28 @@ def stage_memory_bytes(problem: Problem, layers: Sequence[int]) -> int:
     return weights + peak + problem.queue_depth * entering
 
 
-def evaluate(
-    problem: Problem, mapping: Mapping, stage_memory: dict[tuple[int, ...], int] | None = None
-) -> Evaluation:
+@dataclass(frozen=True, slots=True)
+class StageParts:
+    """What of a stage does not depend on times: its memory, and the flows that enter and leave it."""
+
+    memory_bytes: int
+    live_in: tuple[int, ...]
+    live_out: tuple[int, ...]
+
+
+KnownStages = dict[tuple[int, ...], StageParts]
+"""Parts of stages by their layers."""
+
+
+def evaluate(problem: Problem, mapping: Mapping, known: KnownStages | None = None) -> Evaluation:
     """Score a mapping and list every constraint that it breaks.
 
     Parameters
     ----------
     problem, mapping
         The mapping may be infeasible; quantities are then what the formulas give.
-    stage_memory
-        Bytes of stages by their layers, filled in here: shared by problems that differ in times only.
+    known
+        Stages that were met before, filled in here: for many problems that differ in times and limits only.
 
     Returns
     -------
@@ -199,7 +211,7 @@ def evaluate(
         The mapping has no lane, an empty lane or stage, or names a layer or slot that is not there.
     """
     _check_structure(problem, mapping)
-    known = {} if stage_memory is None else stage_memory
+    known = {} if known is None else known
     loaded = mapping.n_units > 1
     lanes = tuple(_evaluate_lane(problem, lane, loaded, known) for lane in mapping.lanes)
     memory = [0] * len(problem.cluster_sizes)
@@ -231,9 +243,7 @@ def _check_structure(problem: Problem, mapping: Mapping) -> None:
                 raise MappingError(f"{where} names slot {stage.slot} of {len(problem.slots)}")
 
 
-def _evaluate_lane(
-    problem: Problem, lane: Lane, loaded: bool, stage_memory: dict[tuple[int, ...], int]
-) -> LaneEvaluation:
+def _evaluate_lane(problem: Problem, lane: Lane, loaded: bool, known: KnownStages) -> LaneEvaluation:
     home = home_of(lane)
     stages = []
     by_unit: dict[int, int] = {}
@@ -244,7 +254,10 @@ def _evaluate_lane(
         target = problem.slots[stage.slot].cluster
         receive = 0
         ready = unit_done.get(stage.unit, 0)
-        for number in live_in(problem, stage.layers):
+        parts = known.get(stage.layers)
+        if parts is None:
+            parts = known[stage.layers] = _parts(problem, stage.layers)
+        for number in parts.live_in:
             flow = problem.flows[number]
             source = None if flow.producer is None else home.get(flow.producer)
             if source is None:
@@ -259,17 +272,15 @@ def _evaluate_lane(
             receive += problem.transfer_ns(cluster, target, flow.n_bytes)
         compute = stage_compute_ns(problem, stage.layers, stage.slot, loaded=loaded)
         send = sum(
-            problem.send_ns(target, problem.flows[n].n_bytes) for n in _sent(problem, lane, home, stage)
+            problem.send_ns(target, problem.flows[n].n_bytes)
+            for n in _sent(problem, lane, home, stage, parts.live_out)
         )
         moving = receive + send
         busy = max(compute, moving) if problem.overlap else compute + moving
         by_unit[stage.unit] = by_unit.get(stage.unit, 0) + busy
         finish.append(ready + busy)
         unit_done[stage.unit] = ready + busy
-        if stage.layers not in stage_memory:
-            stage_memory[stage.layers] = stage_memory_bytes(problem, stage.layers)
-        memory = stage_memory[stage.layers]
-        stages.append(StageEvaluation(compute, receive, busy, memory, send))
+        stages.append(StageEvaluation(compute, receive, busy, parts.memory_bytes, send))
     period = max(by_unit.values())
     bottleneck = max(
         (n for n, s in enumerate(lane.stages) if by_unit[s.unit] == period),
@@ -278,9 +289,16 @@ def _evaluate_lane(
     return LaneEvaluation(tuple(stages), period, max(finish), bottleneck)
 
 
-def _sent(problem: Problem, lane: Lane, home: dict[int, int], stage: Stage) -> tuple[int, ...]:
-    """Flows that the stage pays to send."""
-    leaving = live_out(problem, stage.layers)
+def _parts(problem: Problem, layers: tuple[int, ...]) -> StageParts:
+    return StageParts(
+        stage_memory_bytes(problem, layers), live_in(problem, layers), live_out(problem, layers)
+    )
+
+
+def _sent(
+    problem: Problem, lane: Lane, home: dict[int, int], stage: Stage, leaving: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Flows that the stage pays to send, of those that leave it."""
     if not problem.free_within_unit:
         return leaving
     units = {layer: lane.stages[number].unit for layer, number in home.items()}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
+
+import numpy as np
 
 from solvers.evaluation import Evaluation, Violation
 from solvers.mapping import Lane, Mapping, Stage
@@ -29,19 +32,20 @@ def violations(
 
 
 def _lane_violations(problem: Problem, lane: Lane, where: str) -> Iterator[Violation]:
-    times_placed = [0] * problem.n_layers
     for stage in lane.stages:
-        for layer in stage.layers:
-            times_placed[layer] += 1
-            if not problem.supported[layer, stage.slot]:
-                names = problem.names
-                what = f"{where}: {names.some_slots((stage.slot,))} can not run {names.layer(layer)}"
-                yield Violation("unsupported", 1, 0, "layers", what)
-    for layer, times in enumerate(times_placed):
-        if times != 1:
-            yield Violation("coverage", times, 1, "stages", f"{where}: layer {layer} is in {times} stages")
+        for layer in np.array(stage.layers)[~problem.supported[list(stage.layers), stage.slot]].tolist():
+            names = problem.names
+            what = f"{where}: {names.some_slots((stage.slot,))} can not run {names.layer(layer)}"
+            yield Violation("unsupported", 1, 0, "layers", what)
     home = home_of(lane)
-    backward = [(a, b) for a, b in problem.edges if a in home and b in home and home[a] > home[b] and a != b]
+    if len(home) < problem.n_layers or sum(len(stage.layers) for stage in lane.stages) > len(home):
+        times = Counter(layer for stage in lane.stages for layer in stage.layers)
+        for layer in (layer for layer in range(problem.n_layers) if times[layer] != 1):
+            yield Violation(
+                "coverage", times[layer], 1, "stages", f"{where}: layer {layer} is in {times[layer]} stages"
+            )
+    nowhere = len(lane.stages)
+    backward = [(a, b) for a, b in problem.edges if home.get(a, -1) > home.get(b, nowhere)]
     if backward:
         a, b = backward[0]
         yield Violation(
