@@ -18,7 +18,7 @@ from solvers.mapping import Family, Solution, Status
 from solvers.what_if import WhatIf, what_if
 
 QUICK_SOLVER = "lanes"
-"""Used where the experiment leaves the choice open: one question takes many searches."""
+"""Used where the experiment leaves the choice open: nearly all of its answers need no search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,9 @@ def search_what_if(
 ) -> tuple[RunResult, Sensitivity | None]:
     """Search as ``explore.search`` does, then ask what the answer would gain from each change.
 
-    The time of the experiment (``search.time_s``) is granted once more for the questions; those that
-    promise most come first.  After Ctrl-C in the search nothing is asked (None).
+    The time of the experiment (``search.time_s``) is granted once more for the questions that take a
+    search; those that promise most come first.  Ctrl-C ends them with what is known by then; after
+    Ctrl-C in the search itself nothing is asked (None).
 
     Raises
     ------
@@ -50,15 +51,15 @@ def search_what_if(
         subject = explore.load(experiment, Path(work))
         problem, slots, _ = explore.make_problem(subject, result.costs)
     mapping = unplace(result.best.mapping, result.platform, slots)
-    base = Solution(
-        result.proof.solver, Status.FEASIBLE, Family.ALL, mapping, evaluate(problem, mapping), None
-    )
+    proof = result.proof
+    known = (Status(proof.status), Family(proof.family))
+    base = Solution(proof.solver, *known, mapping, evaluate(problem, mapping), proof.bound_hz)
     solver = experiment.search.solver
     with progress.task("asking what if", 1) as task:
         found = what_if(
             problem,
             QUICK_SOLVER if solver == "auto" else solver,
-            Limits(time_s=experiment.search.time_s, seed=experiment.seed),
+            Limits(experiment.search.time_s, experiment.search.gap, seed=experiment.seed),
             base=base,
             progress=lambda _, total: task.advance(1 / total),
         )

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from solvers.changes import Change, Resource
 from solvers.cheaper_layers import CheaperLayers
+from solvers.cost_bounds import energy_bound_nj, latency_bound_ns
 from solvers.errors import CapError, InfeasibleError, MappingError
 from solvers.evaluate import Evaluation, KnownStages, evaluate
 from solvers.gains import Known, Ratio, Step, beyond
@@ -26,7 +27,7 @@ from solvers.whole_models import whole_models
 SAME = 1e-9
 """Relative differences below count as none."""
 CLOSE = 1e-3
-"""What may be left open without a search, relative to what is reached: less than tables show."""
+"""What may be left open without a search, relative to what is reached; more where ``Limits.gap`` is more."""
 QUICK = {"lanes", "interval_dp"}
 """Solvers whose answers need no search."""
 
@@ -75,6 +76,8 @@ class Asker:
         if problem.load_matters:  # one unit pays less than several
             self._known += [whole for _, whole in whole_models(problem)]
         self._is_optimal = base.status is Status.OPTIMAL and base.family in ALL_CONTIGUOUS
+        self._base_bound_hz = base.bound_hz
+        self._close = max(CLOSE, limits.gap)
         self.n_searches = 0
         self.cut_short = False
         self.interrupted = False
@@ -151,25 +154,27 @@ class Asker:
         step = replace(step, at_most=self._at_most(topic, change))
         if _reaches(step.gain, step.at_most):
             return replace(step, known=Known.PROVED)
-        at_most, all_contiguous, mapping = self._without_search(topic, change)
+        bound, all_contiguous, mapping = self._without_search(topic, change)
         step = self._with_known(change, step, [] if mapping is None else [mapping])
-        exceeds = at_most is not None and beyond(step.gain, at_most) > SAME
+        exceeds = bound is not None and beyond(step.gain, bound) > SAME
         if exceeds or not all_contiguous:  # the base is no contiguous mapping, or many orders are possible
             step = self._evened(topic, change, step)
-        if at_most is None:
-            return step
         if all_contiguous and not exceeds:
-            step = replace(step, contiguous_at_most=at_most)
+            step = replace(step, contiguous_at_most=bound)
         if _reaches(step.gain, step.at_most):
             return replace(step, known=Known.PROVED)
         if _reaches(step.gain, step.contiguous_at_most):
             return replace(step, known=Known.EXACT)
-        if beyond(at_most, step.gain) <= CLOSE:
-            return replace(step, known=Known.SEARCHED)
-        return step
+        close = [
+            gap for gap in (step.gap, bound if bound is None else beyond(bound, step.gain)) if gap is not None
+        ]
+        return replace(step, known=Known.SEARCHED) if min(close, default=1.0) <= self._close else step
 
     def _without_search(self, topic: Topic, change: Change) -> tuple[Ratio | None, bool, Mapping | None]:
-        """Return what the solver may find at most, whether all contiguous mappings count, and the best."""
+        """Return what the solver may find at most, whether all contiguous mappings count, and the best.
+
+        What it may find may be worse than the base (below 0).
+        """
         goal = self._problem.objective.goal
         if goal is Goal.LATENCY:
             return self._least_latency(topic, change), True, None
@@ -183,7 +188,9 @@ class Asker:
         if found is None:
             return None, False, None
         rate = max(found.rate_bound, one_unit_bound_hz(change.problem, self._blocks) / 1e9)
-        return self._gain_of_rate(rate), self._quick.every_plan, found.mapping
+        if self._merit is None:
+            return None, False, None
+        return rate / float(self._merit) - 1, self._quick.every_plan, found.mapping
 
     def _evened(self, topic: Topic, change: Change, step: Step) -> Step:
         """Return a step with the best of its mapping and the base made even again."""
@@ -196,13 +203,9 @@ class Asker:
         """Return what the optimum gains at most if a lane saves all that the layer does."""
         objective, problem = self._problem.objective, self._problem
         limited = objective.min_throughput_hz is not None or problem.max_power_mw is not None
-        if not self._is_optimal or limited or topic.layer is None or self._merit is None:
+        saved = self._most_saved(topic, change)
+        if not self._is_optimal or limited or saved is None or self._merit is None:
             return None
-        if change.saved_ns is None or change.alone_saved_ns is None:
-            return None
-        if problem.load_matters and any(topic.layer in stage.layers for stage in problem.stage_times):
-            return None
-        saved = max(int(change.saved_ns.max()), int(change.alone_saved_ns.max()))
         least = 1 / self._merit - saved
         return float("inf") if least <= 0 else _ratio(1 / least, self._merit)
 
@@ -213,14 +216,19 @@ class Asker:
         self.n_searches += 1
         left = max(0.1, self._deadline - time.monotonic())
         try:
-            found = solve(change.problem, self._solver, replace(self._limits, time_s=left, progress=None))
+            found = solve(
+                change.problem, self._solver, replace(self._limits, time_s=left, gap=0.0, progress=None)
+            )
         except CapError:
             return replace(step, known=Known.SEARCHED)
         known = Known.SEARCHED
         if found.mapping is not None:
             step = self._with_known(change, step, [found.mapping])
-            reached = self._gain_of(change.problem, found.mapping)
-            best = found.status is Status.OPTIMAL and step.gain <= reached
+            # The base may be of another kind than what is searched, and better than all of that.
+            worth = _merit(change.problem, evaluate(change.problem, found.mapping, self._stages))
+            at_least = self._merit is None or worth is None or worth * (1 + Fraction(SAME)) >= self._merit
+            reached = at_least and step.gain <= self._gain_of(change.problem, found.mapping)
+            best = found.status is Status.OPTIMAL and reached
             if best and found.family in ALL_CONTIGUOUS:
                 known, step = Known.EXACT, replace(step, contiguous_at_most=step.gain)
             if best and found.family is Family.ALL:
@@ -230,8 +238,9 @@ class Asker:
                 )
         if _reaches(step.gain, step.at_most):
             known = Known.PROVED
-        if found.interrupted:
-            self.interrupted, known = True, Known.LEFT_OUT
+        self.interrupted |= found.interrupted
+        if known is Known.SEARCHED and self._out_of_time:
+            known = Known.LEFT_OUT
         return replace(step, known=known)
 
     @cached_property
@@ -273,19 +282,44 @@ class Asker:
         return _ratio(_merit(problem, evaluation), self._merit)
 
     def _at_most(self, topic: Topic, change: Change) -> Ratio | None:
-        if self._problem.objective.goal is not Goal.THROUGHPUT:
-            return None
         if self._merit is None:
             return 0.0
+        goal = self._problem.objective.goal
+        if goal is Goal.THROUGHPUT:
+            return self._gain_of_rate(self._rate_bound(topic, change))
+        if topic.resource is Resource.CORE:  # may allow further slots
+            return None
+        blocks = replace(self._blocks, problem=change.problem.isolated)
+        if goal is Goal.LATENCY:
+            least = latency_bound_ns(blocks)
+        else:
+            least = energy_bound_nj(blocks, 1 / self._rate_bound(topic, change))
+        return self._gain_of_rate(1 / least if least > 0 else float("inf"))
+
+    def _rate_bound(self, topic: Topic, change: Change) -> float:
+        """Return frames per nanosecond that no mapping exceeds."""
         bound: float | None = None
         if topic.layer is not None and change.saved_ns is not None and change.alone_saved_ns is not None:
             bound = self._bounds.with_less(topic.layer, change.saved_ns, change.alone_saved_ns)
-        if bound is None:
-            bound = rate_bound_hz(change.problem)
-        return self._gain_of_rate(bound / 1e9)
+        rate = (rate_bound_hz(change.problem) if bound is None else bound) / 1e9
+        saved = self._most_saved(topic, change)
+        if self._problem.lane_limit == 1 and self._base_bound_hz and saved is not None:
+            least = 1e9 / self._base_bound_hz - saved  # no unit saves more than the layer
+            rate = min(rate, 1 / least) if least > 0 else rate
+        return rate
+
+    def _most_saved(self, topic: Topic, change: Change) -> int | None:
+        """Nanoseconds that a lane saves at most; None where that is not known."""
+        if topic.layer is None or change.saved_ns is None or change.alone_saved_ns is None:
+            return None
+        if self._problem.load_matters and any(
+            topic.layer in stage.layers for stage in self._problem.stage_times
+        ):
+            return None  # what such a stage takes under load is told by a ratio of sums
+        return max(int(change.saved_ns.max()), int(change.alone_saved_ns.max()))
 
     def _gain_of_rate(self, rate: float) -> Ratio:
-        """Return the gain of some frames per nanosecond."""
+        """Return the gain of some frames per nanosecond (of a frame's time, of a frame's energy)."""
         return 0.0 if self._merit is None else max(0.0, rate / float(self._merit) - 1)
 
 

@@ -64,8 +64,8 @@ class Step:
     contiguous_at_most: Ratio | None = None
 
     @property
-    def within(self) -> Ratio | None:
-        """How much better a mapping may be at most than the one found, of the kind that a bound is known for.
+    def gap(self) -> Ratio | None:
+        """How much more than the mapping found one may reach at most, of the kind that a bound is known for.
 
         0 where the gain is proved or exact; None where there is no bound.
         """
@@ -105,9 +105,18 @@ class ResourceGain:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Gains over ``base``, largest first; ``complete`` says that nothing was left out.
+    """Gains, largest first.
 
-    ``n_searches``: changes that took a search of their own.  ``interrupted``: Ctrl-C ended the searches.
+    Parameters
+    ----------
+    base
+        What they are over, or the best mapping found for the unchanged problem where that is better.
+    complete
+        Nothing was left out.
+    n_searches
+        Changes that took a search of their own.
+    interrupted
+        Ctrl-C ended the searches.
     """
 
     base: Solution

@@ -68,7 +68,8 @@ def what_if(
         Name in the registry, for every search.
     limits
         ``time_s`` is for all changes together: searches that promise most come first, and what is
-        not reached is marked.  Without that, the same seed gives the same answer.
+        not reached is marked.  Without that, the same seed gives the same answer.  A change that can
+        gain no more than ``gap`` beyond what is found is not searched.
     questions
         Defaults to ``Questions()``.
     base
