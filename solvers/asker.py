@@ -77,16 +77,27 @@ class Asker:
             self._known += [whole for _, whole in whole_models(problem)]
         self._is_optimal = base.status is Status.OPTIMAL and base.family in ALL_CONTIGUOUS
         self._base_bound_hz = base.bound_hz
+        # Where units of the base hold several pieces, bounds on contiguous mappings say little.
+        self._is_contiguous = mapping.n_units == mapping.n_stages
         self._close = max(CLOSE, limits.gap)
         self.n_searches = 0
         self.cut_short = False
         self.interrupted = False
+        """Set it to search no more."""
 
     @property
     def _out_of_time(self) -> bool:
         if self._limits.stopped:
             self.interrupted = True
         return self.interrupted or time.monotonic() >= self._deadline
+
+    def prepare(self) -> None:
+        """Set up what answers many questions, if there is time."""
+        try:
+            if self._problem.objective.goal is Goal.THROUGHPUT and not self._out_of_time:
+                _ = self._quick
+        except KeyboardInterrupt:
+            self.interrupted = True
 
     def look(self, topic: Topic) -> None:
         """Answer a topic as far as no search is needed."""
@@ -156,10 +167,10 @@ class Asker:
             return replace(step, known=Known.PROVED)
         bound, all_contiguous, mapping = self._without_search(topic, change)
         step = self._with_known(change, step, [] if mapping is None else [mapping])
-        exceeds = bound is not None and beyond(step.gain, bound) > SAME
-        if exceeds or not all_contiguous:  # the base is no contiguous mapping, or many orders are possible
+        all_contiguous &= self._is_contiguous and (bound is None or beyond(step.gain, bound) <= SAME)
+        if not all_contiguous:
             step = self._evened(topic, change, step)
-        if all_contiguous and not exceeds:
+        if all_contiguous:
             step = replace(step, contiguous_at_most=bound)
         if _reaches(step.gain, step.at_most):
             return replace(step, known=Known.PROVED)
@@ -224,12 +235,12 @@ class Asker:
         known = Known.SEARCHED
         if found.mapping is not None:
             step = self._with_known(change, step, [found.mapping])
-            # The base may be of another kind than what is searched, and better than all of that.
+            # The base may be better than all that is searched.
             worth = _merit(change.problem, evaluate(change.problem, found.mapping, self._stages))
             at_least = self._merit is None or worth is None or worth * (1 + Fraction(SAME)) >= self._merit
             reached = at_least and step.gain <= self._gain_of(change.problem, found.mapping)
             best = found.status is Status.OPTIMAL and reached
-            if best and found.family in ALL_CONTIGUOUS:
+            if best and found.family in ALL_CONTIGUOUS and self._is_contiguous:
                 known, step = Known.EXACT, replace(step, contiguous_at_most=step.gain)
             if best and found.family is Family.ALL:
                 known = Known.PROVED

@@ -93,13 +93,18 @@ def what_if(
         raise InfeasibleError(f"no mapping to start from: {base.reason}")
     asker = Asker(problem, solver, limits, base.mapping, base)
     topics = _topics(problem, base.mapping, sorted(set(asked)), questions)
+    if any(topic.resource is not Resource.CORE for topic in topics):
+        asker.prepare()
     n_done = 0
 
     def tell() -> None:
         nonlocal n_done
         n_done += 1
-        if progress is not None:
-            progress(n_done, len(topics))
+        try:
+            if progress is not None:
+                progress(n_done, len(topics))
+        except KeyboardInterrupt:
+            asker.interrupted = True
 
     for topic in topics:
         asker.look(topic)

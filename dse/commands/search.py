@@ -28,7 +28,8 @@ Examples:
     "--what-if",
     "ask",
     is_flag=True,
-    help="Also search what cheaper layers, more cores and more memory would gain.",
+    help="Also tell what cheaper layers, more cores and more memory would gain, mapped anew, and how "
+    "sure that is; searches that this takes have search.time_s once more.",
 )
 @output_options
 def search(terminal: Terminal, load: Callable[..., Experiment], ask: bool) -> int:

@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from random_problems import problems
+from random_problems import all_features, examples, problems
 
+from solvers.changes import cheaper_layer
 from solvers.errors import InfeasibleError, ProblemError
 from solvers.evaluate import evaluate
 from solvers.limits import Limits
+from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.problem import Constant, Flow, Goal, Objective, Problem, Slot, StageTime
+from solvers.quick_bounds import RateBounds
 from solvers.registry import solve
+from solvers.topology import contract
+from solvers.under_load import rate_bound_hz
 from solvers.what_if import Known, Questions, Resource, cheaper, what_if
 
 
@@ -33,7 +38,7 @@ def merit(problem, evaluation):
     return 1 / (evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj)
 
 
-@settings(max_examples=14, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(max_layers=4, memory=True), goal=st.sampled_from([Goal.THROUGHPUT, Goal.LATENCY]))
 def test_every_gain_is_that_of_a_search_of_the_changed_problem(problem, goal):
     problem = replace(problem, objective=Objective(goal))
@@ -95,6 +100,114 @@ def test_larger_changes_gain_more_and_runs_repeat(problem):
         gains = [step.gain for step in gain.steps]
         assert gains == sorted(gains)
         assert [step.change for step in gain.steps] == sorted(step.change for step in gain.steps)
+
+
+def asked_slowly(problem, base, gain, solver):
+    """Best gain of every step of a layer when each changed problem is solved from scratch."""
+    known, found = [base.mapping], []
+    for step in reversed(gain.steps):
+        changed = cheaper(problem, gain.layer, gain.slots, step.change)
+        answer = solve(changed, solver).mapping
+        known += [] if answer is None else [answer]
+        scored = [evaluate(changed, mapping) for mapping in known]
+        found.append(max((worth(changed, score) for score in scored if score.feasible), default=0))
+    return [max(0, best / worth(problem, base.evaluation) - 1) for best in reversed(found)]
+
+
+def worth(problem, evaluation):
+    goal = problem.objective.goal
+    costs = {Goal.LATENCY: evaluation.latency_ns, Goal.ENERGY: evaluation.energy_nj}
+    if goal is Goal.THROUGHPUT:
+        return (
+            float("inf")
+            if not all(lane.period_ns for lane in evaluation.lanes)
+            else merit(problem, evaluation)
+        )
+    return 1 / costs[goal] if costs[goal] else float("inf")
+
+
+@settings(max_examples=examples(90), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    problem=st.one_of(
+        problems(7, chain=True),
+        problems(5),
+        problems(5, links="pairs"),
+        problems(4, memory=True),
+        all_features(4),
+    ),
+    solver=st.sampled_from(["lanes", "lanes", "interval_dp"]),
+)
+def test_gains_without_a_search_are_those_of_searches_from_scratch(problem, solver):
+    base = solve(problem, solver)
+    assume(base.mapping is not None)
+    # Where the base is not the optimum, gains are over the best that is found without a change.
+    assume(base.status is Status.OPTIMAL and base.family in (Family.CONTIGUOUS, Family.ALL))
+    found = what_if(problem, solver, base=base)
+    assert found.complete
+    for gain in found.layers:
+        for step, slow in zip(gain.steps, asked_slowly(problem, base, gain, solver)):
+            if step.known in (Known.EXACT, Known.PROVED):
+                assert step.gain == slow or step.gain == pytest.approx(slow, abs=1e-9)
+                assert step.gap == 0
+            else:
+                assert (
+                    step.gain >= slow - 1e-9 or step.gap is None or slow <= (1 + step.gain) * (1 + step.gap)
+                )
+            assert step.at_most is None or slow <= step.at_most + 1e-9 * (1 + step.at_most)
+
+
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
+@given(problem=all_features(5), share=st.sampled_from([0.1, 0.5, 1.0]), data=st.data())
+def test_quick_bounds_hold_and_are_nearly_as_good_as_fresh_ones(problem, share, data):
+    layer = data.draw(st.integers(0, problem.n_layers - 1))
+    try:
+        blocks = contract(replace(problem, colocated=()))
+    except InfeasibleError:
+        return
+    change = cheaper_layer(problem, layer, range(len(problem.slots)), share)
+    quick = RateBounds(problem, blocks).with_less(layer, change.saved_ns, change.alone_saved_ns)
+    fresh = rate_bound_hz(change.problem)
+    if quick is None:
+        assert any(layer in stage.layers for stage in problem.stage_times)
+        return
+    answer = solve(change.problem, "lanes")
+    if answer.evaluation is not None:
+        assert quick >= answer.evaluation.throughput_hz * (1 - 1e-9)
+    assert quick >= fresh * (1 - 1e-6) or quick >= answer.bound_hz * (1 - 1e-6)
+    assert quick <= fresh * 1.2
+
+
+def test_what_stays_in_the_way_is_not_the_worth_of_a_layer():
+    # Two stages of 60: neither layer gains anything on its own, and that is exact.
+    found = what_if(chain([[60], [60]], max_lanes=1))
+    assert [gain.gain for gain in found.layers] == [0, 0]
+    assert {step.known for gain in found.layers for step in gain.steps} <= {Known.PROVED, Known.EXACT}
+
+
+def test_luck_of_a_search_is_no_gain():
+    # The base is poor: what a search finds without any change is not credited to a layer.
+    problem = chain([[60], [30], [50], [20]], max_lanes=1)
+    lane = Lane((Stage((0, 1, 2), 0, 0), Stage((3,), 0, 1)))
+    poor = Mapping((lane,))
+    base = Solution("by hand", Status.FEASIBLE, Family.ALL, poor, evaluate(problem, poor), None)
+    good = what_if(problem)
+    found = what_if(problem, base=base)
+    assert found.base is base
+    gains = {gain.layer: [step.gain for step in gain.steps] for gain in found.layers}
+    assert gains == {gain.layer: pytest.approx([step.gain for step in gain.steps]) for gain in good.layers}
+
+
+def test_workloads_are_made_even_again():
+    # Units hold pieces that are not neighbours: 10 + 30 | 20 + 20.  What the 20 saves, others can use.
+    problem = chain([[10], [20], [30], [20], [5]], max_lanes=1)
+    stages = (Stage((0,), 0, 0), Stage((1,), 0, 1), Stage((2,), 0, 0), Stage((3, 4), 0, 1))
+    mapping = Mapping((Lane(stages),))
+    base = Solution("by hand", Status.FEASIBLE, Family.ALL, mapping, evaluate(problem, mapping), None)
+    found = what_if(problem, base=base, questions=Questions(resources=False))
+    free = {gain.layer: gain.steps[-1] for gain in found.layers}
+    assert free[1].gain > free[1].same_mapping
+    assert free[1].gain == pytest.approx(45 / 35 - 1)
+    assert all(evaluate(problem, step.mapping).feasible for step in free.values())
 
 
 def test_the_bottleneck_is_worth_most_and_is_searched_again():
@@ -176,6 +289,32 @@ def test_without_time_the_rest_is_marked():
     assert Known.LEFT_OUT in {step.known for gain in found.layers for step in gain.steps}
     for gain in found.layers:
         assert all(step.gain >= step.same_mapping for step in gain.steps)
+
+
+@pytest.mark.parametrize("at", [1, 3, 6])
+def test_an_interrupted_answer_says_something_of_every_layer(at):
+    problem = chain([[60], [30], [50], [20], [40], [10]], max_lanes=1)
+    full = what_if(problem)
+    seen = []
+
+    def ctrl_c(done, total):
+        seen.append((done, total))
+        if done == at:
+            raise KeyboardInterrupt
+
+    found = what_if(problem, progress=ctrl_c)
+    assert found.interrupted
+    assert not found.complete  # one core more is searched last
+    left = [gain.layer for gain in found.layers for step in gain.steps if step.known is Known.LEFT_OUT]
+    assert bool(left) is (at < 6)
+    assert {gain.layer for gain in found.layers} == set(range(6))
+    assert len(found.resources) == 1
+    assert seen[-1][0] <= seen[-1][1]
+    best = {(gain.layer, step.change): step.gain for gain in full.layers for step in gain.steps}
+    for gain in found.layers:
+        for step in gain.steps:
+            assert step.same_mapping <= step.gain <= best[gain.layer, step.change] + 1e-12
+            assert step.known is Known.LEFT_OUT or step.gain == best[gain.layer, step.change]
 
 
 def test_what_can_not_be_asked():
