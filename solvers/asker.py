@@ -10,10 +10,10 @@ from functools import cached_property
 
 from solvers.changes import Change, Resource
 from solvers.cheaper_layers import CheaperLayers
-from solvers.cost_bounds import energy_bound_nj, latency_bound_ns
 from solvers.errors import CapError, InfeasibleError, MappingError
 from solvers.evaluate import Evaluation, KnownStages, evaluate
 from solvers.gains import Known, Ratio, Step, beyond
+from solvers.goal_bounds import energy_bound_nj, latency_bound_ns
 from solvers.limits import Limits
 from solvers.mapping import Family, Mapping, Solution, Status
 from solvers.problem import Goal, Problem
@@ -162,7 +162,7 @@ class Asker:
         )
         if self._out_of_time:
             return step
-        step = replace(step, at_most=self._at_most(topic, change))
+        step = replace(step, at_most=self._at_most(topic, change, step.gain))
         if _reaches(step.gain, step.at_most):
             return replace(step, known=Known.PROVED)
         bound, all_contiguous, mapping = self._without_search(topic, change)
@@ -217,8 +217,7 @@ class Asker:
         saved = self._most_saved(topic, change)
         if not self._is_optimal or limited or saved is None or self._merit is None:
             return None
-        least = 1 / self._merit - saved
-        return float("inf") if least <= 0 else _ratio(1 / least, self._merit)
+        return self._gain_of_cost(int(1 / self._merit) - saved)
 
     def _searched(self, change: Change, step: Step) -> Step:
         """Search a change, if there is time."""
@@ -292,7 +291,8 @@ class Asker:
             return 0.0
         return _ratio(_merit(problem, evaluation), self._merit)
 
-    def _at_most(self, topic: Topic, change: Change) -> Ratio | None:
+    def _at_most(self, topic: Topic, change: Change, gain: Ratio) -> Ratio | None:
+        """Return what no mapping gains more than; as good as it takes to show that a gain is best."""
         if self._merit is None:
             return 0.0
         goal = self._problem.objective.goal
@@ -300,12 +300,20 @@ class Asker:
             return self._gain_of_rate(self._rate_bound(topic, change))
         if topic.resource is Resource.CORE:  # may allow further slots
             return None
-        blocks = replace(self._blocks, problem=change.problem.isolated)
-        if goal is Goal.LATENCY:
-            least = latency_bound_ns(blocks)
-        else:
-            least = energy_bound_nj(blocks, 1 / self._rate_bound(topic, change))
-        return self._gain_of_rate(1 / least if least > 0 else float("inf"))
+        blocks = replace(self._blocks, problem=change.problem)
+        if goal is Goal.ENERGY:
+            return self._gain_of_cost(energy_bound_nj(blocks, self._rate_bound(topic, change) * 1e9))
+        saved = self._most_saved(topic, change)
+        at_most = None if saved is None else self._gain_of_cost(self._least_latency_ns - saved)
+        if _reaches(gain, at_most):
+            return at_most
+        fresh = self._gain_of_cost(latency_bound_ns(_without_floor(blocks), float("inf")))
+        return fresh if at_most is None else min(at_most, fresh)
+
+    @cached_property
+    def _least_latency_ns(self) -> int:
+        """Nanoseconds that a frame takes at least before the change, whether a floor is kept or not."""
+        return latency_bound_ns(_without_floor(self._blocks), float("inf"))
 
     def _rate_bound(self, topic: Topic, change: Change) -> float:
         """Return frames per nanosecond that no mapping exceeds."""
@@ -329,9 +337,20 @@ class Asker:
             return None  # what such a stage takes under load is told by a ratio of sums
         return max(int(change.saved_ns.max()), int(change.alone_saved_ns.max()))
 
+    def _gain_of_cost(self, cost: int) -> Ratio:
+        """Return the gain of a latency (ns), or an energy (nJ), of a frame."""
+        return float("inf") if cost <= 0 else _ratio(Fraction(1, cost), self._merit)
+
     def _gain_of_rate(self, rate: float) -> Ratio:
-        """Return the gain of some frames per nanosecond (of a frame's time, of a frame's energy)."""
+        """Return the gain of some frames per nanosecond."""
         return 0.0 if self._merit is None else max(0.0, rate / float(self._merit) - 1)
+
+
+def _without_floor(blocks: Blocks) -> Blocks:
+    """Return the blocks without a floor on throughput: cheaper layers make it easier to keep."""
+    problem = blocks.problem
+    objective = replace(problem.objective, min_throughput_hz=None)
+    return replace(blocks, problem=replace(problem, objective=objective))
 
 
 def _reaches(gain: Ratio, bound: Ratio | None) -> bool:

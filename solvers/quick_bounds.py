@@ -15,9 +15,11 @@ from solvers.bounds import (
     SAFETY,
     bound_costs,
     least_overhead_ns,
+    most_lanes,
     relaxation,
 )
 from solvers.mixes import Mixes
+from solvers.overhead_bound import overhead_bound_hz
 from solvers.problem import FloatArray, IntArray, Problem
 from solvers.topology import Blocks
 
@@ -46,18 +48,26 @@ class RateBounds:
         self._alone = (
             None if not problem.load_matters else bound_costs(replace(self._blocks, problem=problem.isolated))
         )
+        # Where invocations cost much.  No price of a core makes a slot dearer than one corner of the prices.
+        self._with_overhead_ns = 1e9 / overhead_bound_hz(loaded, replace(blocks, problem=loaded))
+        self._dearest = (loaded.cores / np.maximum(1, loaded.cluster_sizes)).max(axis=1)
         sizes = np.array(loaded.cluster_sizes)
         self._overhead = least_overhead_ns(loaded)
         _, best = relaxation(self._cost, loaded.cores, sizes)
-        self._slot_prices = loaded.cores @ _around(best, sizes).T  # (slots, prices)
+        slot_prices = [loaded.cores @ _around(best, sizes).T]
+        room = (loaded.max_power_mw or 0) - (loaded.idle_power_mw or 0)
+        if loaded.active_power_mw is not None and room > 0:  # power is one more resource
+            use = np.column_stack([loaded.cores, loaded.active_power_mw])
+            _, with_power = relaxation(self._cost, use, np.append(sizes, room))
+            slot_prices.append(use @ _around(with_power, np.append(sizes, room)).T)
+        self._slot_prices = np.concatenate(slot_prices, axis=1)  # (slots, prices)
         self._priced = _charge(self._cost[:, :, None], self._slot_prices[None]).min(axis=1)
         self._value: FloatArray = self._priced.sum(axis=0)
-        most = sum(loaded.cluster_sizes)
-        self._most_lanes = most if loaded.lane_limit is None else min(most, loaded.lane_limit)
+        self._most_lanes = most_lanes(loaded)
         self._largest = (self._cost + self._overhead).min(axis=1)
         self._by_lanes: _LaneBounds | None = None
         if np.prod(sizes + 1) <= MOST_STATES:
-            self._by_lanes = _LaneBounds(loaded, self._cost, best)
+            self._by_lanes = _LaneBounds(loaded, self._cost, best, self._most_lanes)
 
     def with_less(self, layer: int, saved_ns: IntArray, alone_saved_ns: IntArray) -> float | None:
         """Return the bound with a layer that takes less.
@@ -77,6 +87,9 @@ class RateBounds:
             return None
         block = self._blocks.of_layer[layer]
         rate = self._rate(block, np.maximum(self._cost[block] - saved_ns, 0))
+        with_overhead = self._with_overhead_ns - float((saved_ns * self._dearest).max())
+        if with_overhead > 0:
+            rate = min(rate, 1 / (with_overhead * (1 - SAFETY)))
         if self._alone is not None:
             total = self._alone.sum(axis=0) - np.where(self._blocks.allowed[block], alone_saved_ns, 0)
             least = float(total.min()) * (1 - SAFETY)
@@ -98,8 +111,8 @@ class RateBounds:
 class _LaneBounds:
     """The knapsack of lanes whose periods are bounded one by one (``bounds``)."""
 
-    def __init__(self, problem: Problem, cost: FloatArray, prices: FloatArray) -> None:
-        self._mixes = Mixes(problem.cluster_sizes, problem.lane_limit)
+    def __init__(self, problem: Problem, cost: FloatArray, prices: FloatArray, n_lanes: int) -> None:
+        self._mixes = Mixes(problem.cluster_sizes, n_lanes)
         use = np.array(self._mixes.cores)
         self._fits = np.asarray((problem.cores[None] <= use[:, None]).all(axis=2))  # (vectors, slots)
         prices_of = np.stack([np.broadcast_to(prices, use.shape), 1 / np.maximum(use, 1)], axis=1)

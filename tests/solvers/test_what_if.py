@@ -174,7 +174,8 @@ def test_quick_bounds_hold_and_are_nearly_as_good_as_fresh_ones(problem, share, 
     if answer.evaluation is not None:
         assert quick >= answer.evaluation.throughput_hz * (1 - 1e-9)
     assert quick >= fresh * (1 - 1e-6) or quick >= answer.bound_hz * (1 - 1e-6)
-    assert quick <= fresh * 1.2
+    if share < 1 and not problem.overhead.any():
+        assert quick <= fresh * 1.2
 
 
 def test_what_stays_in_the_way_is_not_the_worth_of_a_layer():
