@@ -13,7 +13,7 @@ import pytest
 
 from dse.conditions import Drift
 from dse.errors import ChildDiedError, DeviceError, RuntimeRefusedError
-from dse.pipeline import measure
+from dse.pipeline import clocks, measure
 from dse.pipeline.measure import MeasureOptions, measure_plans
 
 QUICK = MeasureOptions(repeats=3, seconds=0.1, warmup_s=0.05, empty_frames=3, seed=1)
@@ -120,20 +120,20 @@ def test_a_busy_loop_on_a_core_is_noticed_and_the_plan_measured_again(tiny, core
     assert found.disturbed or list(found.counted) == calm
 
 
-def clocks(monkeypatch, *hertz):
+def tell_clocks(monkeypatch, *hertz):
     """A kernel that tells the clock of core 0: these, one after another, the last one for ever."""
     told = list(hertz)
 
     def read(cores, **_):
         return {0: told.pop(0) if len(told) > 1 else told[0]}
 
-    monkeypatch.setattr(measure, "read_clocks", read)
+    monkeypatch.setattr(clocks, "read_clocks", read)
 
 
 def test_only_clocks_of_working_cores_count(tiny, cores, monkeypatch):
     """The governor had slowed the idle core down; at work it keeps its clock."""
     idle, work = 600_000_000, 2_000_000_000
-    clocks(monkeypatch, idle, work)
+    tell_clocks(monkeypatch, idle, work)
     plan = tiny.plan([tiny.whole((cores[0],))], name="whole")
     (found,) = measure_plans([plan], tiny.frames(1), replace(QUICK, repeats=1))
     assert found.repeats[0].conditions.clock_hz == {0: work}
@@ -144,10 +144,10 @@ def test_a_clock_that_moves_within_a_repeat_or_between_repeats_is_told(tiny, cor
     plan = tiny.plan([tiny.whole((cores[0],))], name="whole")
     fast, slow = 2_000_000_000, 1_500_000_000
     # Per repeat: whether there are clocks, and three looks.
-    clocks(monkeypatch, *[fast] * 3, slow)
+    tell_clocks(monkeypatch, *[fast] * 3, slow)
     (found,) = measure_plans([plan], tiny.frames(1), replace(QUICK, repeats=1))
     assert "the clock of core 0 moved from 2000 to 1500 MHz" in found.notes[0]
-    clocks(monkeypatch, *[fast] * 4, slow)
+    tell_clocks(monkeypatch, *[fast] * 4, slow)
     monkeypatch.setattr(measure, "drift", lambda *_, **__: Drift(0.0, 1.0, ()))
     (found,) = measure_plans([plan], tiny.frames(1), replace(QUICK, repeats=2))
     assert found.notes == ("between repeats the clock of core 0 was from 1500 to 2000 MHz",)
