@@ -56,8 +56,11 @@ def folder(corpus, tmp_path, cores) -> Folder:
 
 def test_both_lanes_of_an_opened_mapping_give_the_same_outputs(folder):
     frames = make_frames(folder.graph, 6, 0)
-    with Pipeline.open(folder.path, model=folder.model) as pipeline:
+    options = {"queue_depth": 1, "spin_us": 100, "stall_s": 9.0, "loop": "python", "record": 3}
+    with Pipeline.open(folder.path, model=folder.model, **options) as pipeline:
         streamed = list(pipeline.map(frames))
+        assert pipeline.loops == ("python", "python")
+        assert [run.n_frames for run in pipeline.recorded()] == [3, 3]
     with Pipeline(open_mapping(folder.path, folder.model), frames) as pipeline:
         cut, whole = pipeline.collect(6)
     assert len({values.tobytes() for (values,) in streamed}) > 1
