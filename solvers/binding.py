@@ -75,7 +75,7 @@ def what_binds(problem: Problem, limits: Limits, max_lanes: int | None, time_s: 
         if time_s is not None and time.monotonic() - start >= time_s:
             break
         search = find_offers(contract(one.without), limits)
-        found, exact = best_mix(one.without, search.offers, max_lanes, one.values)
+        found, exact = best_mix(one.without, search.offers, max_lanes, limits, one.values)
         if found is not None:
             return one.text(one.needed(found[1]), exact=search.exact and exact)
     else:

@@ -6,12 +6,14 @@ frame is (power of the lanes + idle power) / rate, so it falls with either and t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
 
 from solvers.evaluate import Evaluation, keep_better
 from solvers.labels import Criteria, pareto_by_key
+from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.offers import Offer
 from solvers.problem import BoolArray, FloatArray, Goal, IntArray, Problem
@@ -23,6 +25,8 @@ MOST_OFFERS = 300
 """Lanes that are combined; of more, some on each vector of cores are left out, without proof."""
 SAME = 1e-6
 """Values that differ by less are all scored, because sums are rounded here."""
+SHARE = 0.3
+"""Of the time of a search."""
 MOST_SCORED = 300
 """Final labels that the evaluator ranks."""
 
@@ -32,12 +36,18 @@ Values = Callable[[IntArray], FloatArray]
 
 
 def best_mix(
-    problem: Problem, offers: list[Offer], max_lanes: int | None, values: Values | None = None
+    problem: Problem,
+    offers: list[Offer],
+    max_lanes: int | None,
+    limits: Limits,
+    values: Values | None = None,
 ) -> tuple[tuple[Mapping, Evaluation] | None, bool]:
     """Return the best mapping with its evaluation, and whether nothing was cut off.
 
     Parameters
     ----------
+    limits
+        Mixes of still more lanes are not tried after a share of the time.
     values
         By which mixes are ranked: ``memory_column`` or ``power_column``; None for the problem's goal.
     """
@@ -59,7 +69,11 @@ def best_mix(
     rows = np.zeros((1, table.shape[1]), np.int64)
     mixes: list[tuple[int, ...]] = [()]
     fresh = [0]
+    start = time.monotonic()
     for _ in range(most):
+        if time.monotonic() - start > limits.time_s * SHARE:
+            exact = False
+            break
         grown, longer = [], []
         for number in fresh:
             total = rows[number] + table

@@ -124,12 +124,11 @@ def _run(name: str, problem: Problem, limits: Limits) -> Solution:
 
 
 def _ended(problem: Problem, name: str, watch: Watch, *, interrupted: bool) -> Solution:
-    """Return the incumbent of a search that ended early; when there is none, what needs no search."""
+    """Return the incumbent of a search that ended early, or what needs no search where that is better."""
     why = "the search was interrupted" if interrupted else "the time was up"
-    if watch.mapping is None:
-        for mapping in without_search(problem):
-            if name != "interval_dp" or len(mapping.lanes) == 1:
-                watch.found(mapping)
+    for mapping in without_search(problem):
+        if name != "interval_dp" or len(mapping.lanes) == 1:
+            watch.found(mapping)
     if watch.mapping is None:
         reason = f"{why} before a mapping was found"
         return Solution(name, Status.UNKNOWN, Family.ALL, None, None, None, reason, interrupted=interrupted)
