@@ -20,6 +20,7 @@ from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
 from dse.machine import this_machine
 from dse.measuring import Measurements, Trial
+from dse.pipeline.opening import MANIFEST
 from dse.pipeline.streamline import check_daemon
 from dse.planning import Planner, check_solver, find_plans, search_limits
 from dse.platforms import ASSUMED_BYTES_PER_S, ASSUMED_SETUP_NS, Platform, Slot, assumed_links
@@ -281,7 +282,7 @@ def _keep_stages(folder: RunFolder, stager: Stager, result: RunResult) -> dict[s
         kept[name] = f"stages/{path.name}"
     for number, lane in enumerate(result.best.mapping.lanes):
         if len(lane.stages) > 1:
-            write_json(target / f"manifest-lane{number}.json", stager.manifest(lane))
+            write_json(target / MANIFEST.format(number), stager.manifest(lane))
     return kept
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, planned_s
 from dse.placement import PlacedStage
 
 CONFIG = "config.yaml"
+MANIFEST = "manifest-lane{}.json"
+"""How the stages of a cut lane connect, by the lane's number; beside its stage files."""
 
 
 def open_mapping(path: Path, model: Path | None = None) -> PipelinePlan:
@@ -29,7 +32,8 @@ def open_mapping(path: Path, model: Path | None = None) -> PipelinePlan:
         A ``mapping.yaml``; its stage files lie where it says.
     model
         The whole model.  By default the one named by the ``config.yaml`` beside the mapping, if it
-        is still there and unchanged.  Without it inputs and outputs are told from the stage files
+        is still there and unchanged.  Without it (workloads have no such file) inputs and outputs are
+        told by the manifest beside the stage files; where there is none, from the stage files themselves
         (an output that another stage uses as well is then not an output of the pipeline).
 
     Raises
@@ -46,7 +50,8 @@ def open_mapping(path: Path, model: Path | None = None) -> PipelinePlan:
     if whole is not None:
         inputs, outputs = whole.ports
         return PipelinePlan(path.stem, tuple(lanes), inputs, outputs, whole.graph.stateful)
-    inputs, outputs = _ends(min(lanes, key=lambda lane: len(lane.stages)))
+    number = min(range(len(lanes)), key=lambda n: len(lanes[n].stages))
+    inputs, outputs = _told_ends(number, lanes[number]) or _ends(lanes[number])
     stateful = any(
         build_graph(read_model(stage.model_path)).stateful for lane in lanes for stage in lane.stages
     )
@@ -124,6 +129,25 @@ def _stage(
             ports.append(Port(key, tensor.name, tensor.dtype, tensor.shape, tensor.n_bytes))
         sides.append(tuple(ports))
     return planned_stage(stage, file, sides[0], sides[1], networks)
+
+
+def _told_ends(number: int, lane: LanePlan) -> tuple[tuple[Port, ...], tuple[Port, ...]] | None:
+    """Inputs and outputs as a run's manifest of a cut lane tells them; None where none fits the lane."""
+    path = lane.stages[0].model_path.parent / MANIFEST.format(number)
+    if len(lane.stages) == 1 or not path.is_file():
+        return None
+    entering = {port.name: port for stage in lane.stages for port in stage.inputs}
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if [stage["file"] for stage in told["stages"]] != [stage.model_path.name for stage in lane.stages]:
+            return None  # an edited mapping
+        leaving = [{port.name: port for port in stage.outputs} for stage in lane.stages]
+        return (
+            tuple(entering[entry["name"]] for entry in told["inputs"]),
+            tuple(leaving[entry["stage"]][entry["name"]] for entry in told["outputs"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(f"{path}: damaged manifest ({type(error).__name__}: {error})") from None
 
 
 def _ends(lane: LanePlan) -> tuple[tuple[Port, ...], tuple[Port, ...]]:

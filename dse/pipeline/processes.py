@@ -122,6 +122,11 @@ class LaneProcesses:
         return tuple(child.pid for child in self._children)
 
     @property
+    def running(self) -> bool:
+        """Whether the lanes are there."""
+        return not self._closed
+
+    @property
     def delivered(self) -> tuple[int, ...]:
         """Frames that each lane has finished in the current (or last) run."""
         return tuple(

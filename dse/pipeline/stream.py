@@ -39,6 +39,10 @@ class Host(Protocol):
 
     plan: PipelinePlan
 
+    @property
+    def running(self) -> bool:
+        """Whether the lanes are there."""
+
     def begin_stream(self, requests: Sequence[dict[str, object]]) -> None:
         """Send each lane its request, without waiting."""
 
@@ -269,6 +273,8 @@ class _Dealer:
 
     def abandon(self) -> None:
         """Let the lanes finish what is inside, and forget it."""
+        if not self._host.running:  # closed meanwhile: an iterator may outlive its pipeline
+            return
         self._end()
         with selectors.DefaultSelector() as selector:
             for number, lane in enumerate(self._lanes):

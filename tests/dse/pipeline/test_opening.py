@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 
 from dse.errors import InputError
-from dse.files import write_text
+from dse.files import write_json, write_text
+from dse.flatbuffer import records
 from dse.flatbuffer.cut import split
+from dse.flatbuffer.encode import encode
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
 from dse.inputs import make_frames
 from dse.mapping_file import MappingFile, write_mapping
-from dse.pipeline.opening import open_mapping
+from dse.pipeline.opening import MANIFEST, open_mapping
 from dse.pipeline.supervise import Pipeline
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
+from dse.staging import Stager
 
 
 class Folder:
@@ -85,6 +88,62 @@ def test_without_the_model_inputs_and_outputs_are_told_from_the_stage_files(fold
     frames = make_frames(folder.graph, 2, 0)
     with Pipeline(plan) as one, Pipeline(known) as two:
         np.testing.assert_array_equal(list(one.map(frames)), list(two.map(frames)))
+
+
+@pytest.fixture
+def forked(tmp_path, cores) -> tuple[Path, Path]:
+    """Two stages; what the first one makes is an output of the model, its first one, and used by the second."""
+    draft = [("y", "x", 1.0), ("z", "y", 2.0)]
+    buffers = [
+        records.Buffer(),
+        *(records.Buffer(np.full((1, 4), n, np.float32).tobytes()) for _, _, n in draft),
+    ]
+    names = ["x", "y", "z", "one", "two"]
+    tensors = tuple(
+        records.Tensor((1, 4), 0, max(0, at - 2), name, has_rank=True) for at, name in enumerate(names)
+    )
+    adds = tuple(
+        records.Operator(0, (at, 3 + at), (at + 1,), builtin_options=records.Options("AddOptions", {}))
+        for at in range(2)
+    )
+    graph = records.SubGraph(tensors, (0,), (2, 1), adds, "main")
+    model = tmp_path / "forked.tflite"
+    model.write_bytes(encode(records.Model((graph,), (records.OperatorCode(0),), tuple(buffers))))
+    file = read_model(model)
+    layers = build_graph(file)
+    lane = PlacedLane(tuple(PlacedStage(f"lane0.stage{n}", (n,), "cpu", 1, (cores[0],)) for n in range(2)))
+    stager = Stager(file, layers, tmp_path / "stages")
+    stager.write(lane)
+    write_json(tmp_path / "stages" / MANIFEST.format(0), stager.manifest(lane))
+    mapping = PlacedMapping((lane,))
+    files = {name: f"stages/{path.name}" for name, path in stager.files(mapping).items()}
+    write_mapping(tmp_path / "mapping.yaml", MappingFile.of(layers, file.sha256, "here", mapping, files))
+    return tmp_path / "mapping.yaml", model
+
+
+def test_an_output_that_another_stage_uses_is_told_by_the_manifest(forked):
+    path, model = forked
+    frames = [(np.zeros((1, 4), np.float32),)]
+    for given in (None, model):
+        with Pipeline.open(path, model=given) as pipeline:
+            (outputs,) = pipeline.map(frames)
+        assert [float(values[0, 0]) for values in outputs] == [3.0, 1.0], "in the model's own order"
+    manifest = path.parent / "stages" / MANIFEST.format(0)
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"name": "z"', '"name": "?"'))
+    with pytest.raises(InputError, match="damaged manifest"):
+        open_mapping(path)
+    manifest.write_text(text.replace("layers-1.tflite", "other.tflite"))
+    assert [port.name for port in open_mapping(path).outputs] == ["z"], "not of this mapping"
+    manifest.unlink()
+    assert [port.name for port in open_mapping(path).outputs] == ["z"]
+
+
+def test_an_iterator_that_outlives_its_pipeline_ends_quietly(folder):
+    with Pipeline.open(folder.path, model=folder.model) as pipeline:
+        iterator = pipeline.map(make_frames(folder.graph, 4, 0))
+        next(iterator)
+    iterator.close()
 
 
 def test_a_stage_of_the_whole_model_needs_the_model(folder):
