@@ -24,8 +24,8 @@ from solvers.topology import Blocks, contract, orders
 from solvers.violations import NS_PER_S
 
 N_ORDERS = 4
-FEW_BLOCKS, FINE_BLOCKS = 40, (1, 3)
-"""Where there are more blocks, about so many are made of them first, finer near the cuts that are known."""
+JOINED = (12, 32)
+"""Where there are many more blocks, about so many are made of them first, besides the cuts that are known."""
 COARSE_SHARE = 0.4
 """Share of the time that is left, for each of these."""
 MOST_BLOCKS = 400
@@ -69,12 +69,14 @@ class _Search:
         self._end = time.monotonic() + 0.95 * limits.time_s
 
     def run(self) -> None:
-        """Look for one lane on all cores where that may be best, then improve lane by lane."""
-        lanes = () if self.best is None else self.best[0].lanes
-        alone = len(lanes) < 2 or self.problem.objective.goal is not Goal.THROUGHPUT
-        if alone:
-            start = lanes[0] if len(lanes) == 1 else None
-            self._improve(Mapping(()), 0, start, self._left / (1 + len(lanes[1:])))
+        """Look for one lane on all cores, then improve a mix lane by lane, the slowest for a frame first."""
+        start, n_lanes = None, 1
+        if self.best is not None:
+            mapping, evaluation = self.best
+            n_lanes = len(mapping.lanes)
+            fastest = min(range(n_lanes), key=lambda n: evaluation.lanes[n].period_ns)
+            start = mapping.lanes[fastest]
+        self._improve(Mapping(()), 0, start, self._left / n_lanes)
         if self.best is None or len(self.best[0].lanes) < 2:
             return
         scored = self.best[1].lanes
@@ -113,9 +115,10 @@ class _Search:
     def _improve(self, others: Mapping, number: int, start: Lane | None, time_s: float) -> None:
         """Look for a better lane beside others: joined blocks first where there are many, then orders."""
         task = _Task(_Beside(others, number), self._room(others), time.monotonic() + time_s)
-        many = self.blocks.n_blocks > FEW_BLOCKS
-        for per_cut in FINE_BLOCKS if many else ():
-            joined = coarsen(self.blocks, work_of(self.blocks), self._cuts(start), FEW_BLOCKS, per_cut)
+        for n_even in JOINED:
+            if self.blocks.n_blocks < 2 * n_even:
+                break
+            joined = coarsen(self.blocks, work_of(self.blocks), self._cuts(start), n_even, 1)
             own = tuple(range(joined.n_blocks))
             start = self._along(joined, own, task, start, COARSE_SHARE * task.left)
         if self.blocks.n_blocks > MOST_BLOCKS:

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from random_problems import all_features, examples, problems
 from test_baselines import big_little
 
+from solvers import pieces
 from solvers.errors import InfeasibleError
 from solvers.evaluate import evaluate, score_key
 from solvers.exhaustive import search_exhaustively
 from solvers.lane_model import LaneModel, Room
 from solvers.limits import NO_GAP, Limits
 from solvers.mapping import Family, Lane, Mapping, Stage, Status
-from solvers.pieces import improve_pieces
+from solvers.pieces import JOINED, improve_pieces
 from solvers.problem import Constant, Flow, Goal, Objective, Problem, Slot
 from solvers.registry import solve
 from solvers.topology import contract, orders
@@ -151,11 +152,14 @@ def test_one_lane_of_a_chain_is_solved_and_proved(problem):
 
 
 @settings(MANY, max_examples=examples(60))
-@given(problem=all_features())
-def test_between_contiguous_and_brute_force_for_every_goal(problem):
+@given(problem=all_features(), joined=st.sampled_from([JOINED, (1, 2)]))
+def test_between_contiguous_and_brute_force_for_every_goal(problem, joined):
+    """Also where neighbours are joined first, as in models of many layers."""
     limits = Limits(time_s=60.0)
     oracle = search_exhaustively(problem, True)
-    found, contiguous = solve(problem, "portfolio", limits), solve(problem, "lanes", limits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "JOINED", joined)
+        found, contiguous = solve(problem, "portfolio", limits), solve(problem, "lanes", limits)
     if found.evaluation is None:
         assert contiguous.evaluation is None
         return
