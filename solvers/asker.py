@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -189,19 +189,25 @@ class Asker:
         goal = self._problem.objective.goal
         if goal is Goal.LATENCY:
             return self._least_latency(topic, change), True, None
-        if goal is not Goal.THROUGHPUT or topic.resource is Resource.CORE or self._quick is None:
+        quick = self._quick if goal is Goal.THROUGHPUT else None
+        if quick is not None and topic.resource is Resource.CORE:
+            quick = self._lanes_of(change.problem, quick.orders)
+        if quick is None:
             return None, False, None
         found = (
-            self._quick.unchanged
+            quick.unchanged
             if topic.layer is None or change.saved_ns is None
-            else self._quick.with_cheaper(change.problem, topic.layer, change.saved_ns)
+            else quick.with_cheaper(change.problem, topic.layer, change.saved_ns)
         )
         if found is None:
             return None, False, None
-        rate = max(found.rate_bound, one_unit_bound_hz(change.problem, self._blocks) / 1e9)
+        blocks = self._blocks
+        if topic.resource is Resource.CORE:  # may allow further slots
+            blocks = contract(replace(change.problem, colocated=()))
+        rate = max(found.rate_bound, one_unit_bound_hz(change.problem, blocks) / 1e9)
         if self._merit is None:
             return None, False, None
-        return rate / float(self._merit) - 1, self._quick.every_plan, found.mapping
+        return rate / float(self._merit) - 1, quick.every_plan, found.mapping
 
     def _evened(self, topic: Topic, change: Change, step: Step) -> Step:
         """Return a step with the best of its mapping and the base made even again."""
@@ -263,18 +269,24 @@ class Asker:
 
     @cached_property
     def _quick(self) -> CheaperLayers | None:
-        if self._solver not in QUICK:
-            return None
-        max_lanes = 1 if self._solver == "interval_dp" else self._problem.lane_limit
-        try:
-            quick = CheaperLayers(self._problem, self._mapping, max_lanes, self._limits)
-        except (CapError, InfeasibleError):
+        quick = self._lanes_of(self._problem, None)
+        if quick is None:
             return None
         best = quick.unchanged.mapping
         if best is not None and self._gain_of(self._problem, best) > 0:  # the base is not the optimum
             self._known.append(best)
             self._merit = _merit(self._problem, evaluate(self._problem, best, self._stages))
         return quick
+
+    def _lanes_of(self, problem: Problem, orders: Sequence[tuple[int, ...]] | None) -> CheaperLayers | None:
+        """Set up the tables of a problem; None with other solvers, or where they would be too large."""
+        if self._solver not in QUICK:
+            return None
+        max_lanes = 1 if self._solver == "interval_dp" else problem.lane_limit
+        try:
+            return CheaperLayers(problem, self._mapping, max_lanes, self._limits, orders)
+        except (CapError, InfeasibleError):
+            return None
 
     @cached_property
     def _rebalancer(self) -> Rebalancer | None:

@@ -8,7 +8,7 @@ optimistic guess that every lane gains all that the layer saves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -65,6 +65,8 @@ class CheaperLayers:
         Most lanes, or None.
     limits
         Memory and seed.
+    orders
+        Those to search where neither all orders nor all ideals are few; None finds some.
 
     Raises
     ------
@@ -74,7 +76,15 @@ class CheaperLayers:
         See ``topology.contract``.
     """
 
-    def __init__(self, problem: Problem, mapping: Mapping, max_lanes: int | None, limits: Limits) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        mapping: Mapping,
+        max_lanes: int | None,
+        limits: Limits,
+        orders: Sequence[tuple[int, ...]] | None = None,
+    ) -> None:
+        self.orders = orders
         self._problem = problem.under_load
         states = int(np.prod([size + 1 for size in problem.cluster_sizes]))
         if states > MOST_STATES:
@@ -118,9 +128,10 @@ class CheaperLayers:
             else:
                 return [every]
         one = blocks.has_one_order or is_joined
-        orders = [own] if one else LanePool(blocks, limits).orders
+        if one or self.orders is None:
+            self.orders = [own] if one else LanePool(blocks, limits).orders
         found = []
-        for order in orders:
+        for order in self.orders:
             exact = exact_links(blocks, order)
             kinds = (Links.CHEAPEST, Links.PREVIOUS, Links.DEAREST) if exact is None else (exact,)
             found.append([steps_of_order(blocks, order, kind, slots, limits) for kind in kinds])

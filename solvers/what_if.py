@@ -93,8 +93,7 @@ def what_if(
         raise InfeasibleError(f"no mapping to start from: {base.reason}")
     asker = Asker(problem, solver, limits, base.mapping, base)
     topics = _topics(problem, base.mapping, sorted(set(asked)), questions)
-    if any(topic.resource is not Resource.CORE for topic in topics):
-        asker.prepare()
+    asker.prepare()
     n_done = 0
 
     def tell() -> None:

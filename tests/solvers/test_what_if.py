@@ -126,7 +126,7 @@ def worth(problem, evaluation):
     return 1 / costs[goal] if costs[goal] else float("inf")
 
 
-@settings(max_examples=examples(90), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     problem=st.one_of(
         problems(7, chain=True),
@@ -278,7 +278,7 @@ def test_energy_and_latency_gain_too():
         assert [gain.steps[0].at_most for gain in found.layers] == pytest.approx(
             [100 / 70 - 1, 100 / 80 - 1], rel=1e-4
         )
-        assert found.n_searches == 1  # one more core
+        assert found.n_searches <= 1  # one more core
 
 
 def test_without_time_the_rest_is_marked():
@@ -292,10 +292,11 @@ def test_without_time_the_rest_is_marked():
         assert all(step.gain >= step.same_mapping for step in gain.steps)
 
 
-@pytest.mark.parametrize("at", [1, 3, 6])
-def test_an_interrupted_answer_says_something_of_every_layer(at):
-    problem = chain([[60], [30], [50], [20], [40], [10]], max_lanes=1)
-    full = what_if(problem)
+@pytest.mark.parametrize(("solver", "at"), [("lanes", 1), ("lanes", 4), ("exhaustive", 2), ("ideal_dp", 3)])
+def test_an_interrupted_answer_says_something_of_every_layer(solver, at):
+    problem = chain([[60], [30], [50], [20], [40]], max_lanes=1)
+    base = solve(problem, solver)
+    full = what_if(problem, solver, base=base)
     seen = []
 
     def ctrl_c(done, total):
@@ -303,14 +304,14 @@ def test_an_interrupted_answer_says_something_of_every_layer(at):
         if done == at:
             raise KeyboardInterrupt
 
-    found = what_if(problem, progress=ctrl_c)
+    found = what_if(problem, solver, base=base, progress=ctrl_c)
     assert found.interrupted
-    assert not found.complete  # one core more is searched last
-    left = [gain.layer for gain in found.layers for step in gain.steps if step.known is Known.LEFT_OUT]
-    assert bool(left) is (at < 6)
-    assert {gain.layer for gain in found.layers} == set(range(6))
+    assert not found.complete
+    assert found.n_searches <= full.n_searches
+    assert Known.LEFT_OUT in {step.known for gain in found.layers for step in gain.steps}
+    assert {gain.layer for gain in found.layers} == set(range(5))
     assert len(found.resources) == 1
-    assert seen[-1][0] <= seen[-1][1]
+    assert [done for done, _ in seen] == list(range(1, 7))
     best = {(gain.layer, step.change): step.gain for gain in full.layers for step in gain.steps}
     for gain in found.layers:
         for step in gain.steps:
