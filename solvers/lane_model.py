@@ -1,24 +1,23 @@
 """One lane as a model for CP-SAT: pieces that take turns on units, under every goal and limit.
 
-The lane is cut along one topological order of the blocks: each position has a unit, and between two
-positions there may be a cut; what lies between two cuts is a stage.  A graph with one order has no other
-lanes than these, so the model is exact there; on a branching graph it is exact for the order.  It is what
-``solvers.evaluate`` computes, but for measured whole stages, hand-over that overlaps with computing, and the
-memory inside blocks of several layers (a lower bound).  Answers are scored again in any case.
+The lane is cut along one topological order of the blocks (``solvers.lane_literals``).  A graph with one
+order has no other lanes than these, so the model is exact there; on a branching graph it is exact for the
+order.  It is what ``solvers.evaluate`` computes, but for measured whole stages, hand-over that overlaps with
+computing, and the memory inside blocks of several layers (a lower bound).  Answers are scored again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 from solvers.cp_sat import Found, run_cp_sat
 from solvers.evaluate import stage_memory_bytes
+from solvers.lane_literals import LaneLiterals
 from solvers.limits import Limits
-from solvers.mapping import Lane, Stage
+from solvers.mapping import Lane
 from solvers.problem import Flow, Goal
 from solvers.topology import Blocks
 
@@ -63,106 +62,35 @@ class Room:
         return self.total_memory_bytes is not None or any(m is not None for m in self.memory_bytes)
 
 
-class LaneModel:
+class LaneModel(LaneLiterals):
     """The model of one lane along an order.
 
     Parameters
     ----------
-    blocks
-        The problem's, joined by everything but ``colocated``.
-    order
-        A topological order of the blocks.
-    units
-        Slot of each unit that may be used; those of one slot next to each other.
+    blocks, order, units
+        See ``LaneLiterals``.
     room
         What is wanted.
     """
 
     def __init__(self, blocks: Blocks, order: Sequence[int], units: Sequence[int], room: Room) -> None:
-        from ortools.sat.python import cp_model
-
-        self.blocks, self.order, self.units, self.room = blocks, tuple(order), tuple(units), room
-        self._problem = blocks.problem
-        self._model = cp_model.CpModel()
-        self._position = {block: number for number, block in enumerate(self.order)}
-        self._clusters = [self._problem.slots[slot].cluster for slot in self.units]
-        self._true = self._model.new_constant(1)
-        self._known: dict[tuple[object, ...], Any] = {}
+        super().__init__(blocks, order, units, room.cores)
+        self.room = room
         self._only_tensors = replace(self._problem, constants=(), queue_depth=0)
         self._load: list[list[tuple[int, Any]]] = [[] for _ in self.units]
         self._time: list[list[tuple[int, Any]]] = [[] for _ in self.order]
-        self._x = [
-            {
-                u: self._model.new_bool_var(f"x{i}_{u}")
-                for u, slot in enumerate(self.units)
-                if blocks.allowed[block, slot]
-            }
-            for i, block in enumerate(self.order)
-        ]
-        self._cut = [self._model.new_bool_var(f"cut{i}") for i in range(len(self.order))]
-        self._add_structure()
         self._add_computing()
-        for flow in self._problem.flows:
-            self._add_hand_over(flow)
+        for flow, home, users in self._flows:
+            if home is not None and users:
+                self._add_hand_over(flow, home, users)
         self._add_goal()
         if room.limits_memory:
             self._add_memory()
 
-    def hint(self, lane: Lane, unit_of: dict[int, int]) -> None:
-        """Start from a lane whose units are named by ``unit_of``; its stages follow the order."""
-        before = None
-        for i, block in enumerate(self.order):
-            layer = self.blocks.members[block][0]
-            number = next(n for n, stage in enumerate(lane.stages) if layer in stage.layers)
-            for u, choice in self._x[i].items():
-                self._model.add_hint(choice, u == unit_of[lane.stages[number].unit])
-            self._model.add_hint(self._cut[i], number != before)
-            before = number
-
-    def solve(self, time_s: float, limits: Limits, tell: Any) -> Found[Lane]:
+    def solve(self, time_s: float, limits: Limits, tell: Callable[[Lane], None] | None = None) -> Found[Lane]:
         """Run CP-SAT; see ``run_cp_sat``."""
         few = sum(map(len, self._x)) <= FEW_CHOICES
         return run_cp_sat(self._model, self._read, time_s, limits, tell, workers=1 if few else None)
-
-    def _read(self, values: Any) -> Lane:
-        stages: list[tuple[int, list[int]]] = []
-        for i, block in enumerate(self.order):
-            unit = next(u for u, choice in self._x[i].items() if values.value(choice))
-            if i == 0 or values.value(self._cut[i]):
-                stages.append((unit, []))
-            stages[-1][1].extend(self.blocks.members[block])
-        return Lane(tuple(Stage(tuple(sorted(layers)), self.units[unit], unit) for unit, layers in stages))
-
-    def _add_structure(self) -> None:
-        """Each position on one unit, stages on one, units within the cores, pins apart."""
-        model, problem, x, cut = self._model, self._problem, self._x, self._cut
-        model.add(cut[0] == 1)
-        for i, choices in enumerate(x):
-            model.add_exactly_one(choices.values())
-            for u, choice in choices.items() if i else ():
-                before = x[i - 1].get(u)
-                model.add_bool_or([cut[i], choice.negated(), *([] if before is None else [before])])
-        used = [model.new_bool_var(f"used{u}") for u in range(len(self.units))]
-        for choices in x:
-            for u, choice in choices.items():
-                model.add_implication(choice, used[u])
-        for cluster, size in enumerate(self.room.cores):
-            taken = [int(problem.cores[slot, cluster]) for slot in self.units]
-            model.add(sum(n * one for n, one in zip(taken, used)) <= size)
-        for u, (slot, other) in enumerate(pairwise(self.units)):
-            if slot == other:
-                model.add_implication(used[u + 1], used[u])
-        pinned = [i for i, block in enumerate(self.order) if self.blocks.pin[block] is not None]
-        for u in range(len(self.units)):
-            model.add_at_most_one(x[i][u] for i in pinned if u in x[i])
-        for together in problem.colocated:
-            places = sorted({self._position[self.blocks.of_layer[layer]] for layer in together})
-            for i, j in pairwise(places):
-                for u in range(len(self.units)):
-                    if u in x[i] or u in x[j]:
-                        model.add(x[i].get(u, 0) == x[j].get(u, 0))
-        if problem.max_stages is not None:
-            model.add(sum(cut) <= problem.max_stages)
 
     def _add_computing(self) -> None:
         problem = self._problem
@@ -180,14 +108,8 @@ class LaneModel:
             self._load[u].append(term)
             self._time[i].append(term)
 
-    def _add_hand_over(self, flow: Flow) -> None:
+    def _add_hand_over(self, flow: Flow, home: int, users: list[int]) -> None:
         """Charge what the consumers' stages pay to receive a tensor, and the producer's to send it."""
-        if flow.producer is None:
-            return
-        home, users = self._ends(flow)
-        assert home is not None  # noqa: S101 - it has a producer
-        if not users:
-            return
         problem, n_clusters = self._problem, len(self.room.cores)
         prices = [
             [problem.transfer_ns(a, b, flow.n_bytes) for b in range(n_clusters)] for a in range(n_clusters)
@@ -214,17 +136,6 @@ class LaneModel:
                 self._charge(home, u, price, [*leaves, choice])
             elif price:
                 self._charge(home, u, price, [self._between(home, users[-1]), choice])
-
-    def _ends(self, flow: Flow) -> tuple[int | None, list[int]]:
-        """Return the position of a flow's producer, and the other ones where it is used, ascending."""
-        of_layer = self.blocks.of_layer
-        home = None if flow.producer is None else self._position[of_layer[flow.producer]]
-        return home, sorted({self._position[of_layer[user]] for user in flow.consumers} - {home})
-
-    def _arrivals(self, home: int | None, users: list[int]) -> Iterator[tuple[int, list[Any]]]:
-        """Yield where a tensor may enter a stage, and when it does: once per stage that uses it."""
-        for before, j in zip([home, *users], users):
-            yield j, [] if before is None else [self._between(before, j)]
 
     def _add_goal(self) -> None:
         model, room, power = self._model, self.room, self._problem.active_power_mw
@@ -283,12 +194,10 @@ class LaneModel:
                 model.add(done[i][u] >= done[i - 1][u])
                 if u in self._x[i]:
                     model.add(ready[i] >= done[i - 1][u]).only_enforce_if([cut[i], self._x[i][u]])
-        for flow in self._problem.flows:
-            home, users = self._ends(flow)
-            for j in users:
-                if home is None:
-                    break
-                model.add(ready[j] >= finish[home]).only_enforce_if(self._between(home, j))
+        for _, home, users in self._flows:
+            if home is not None:
+                for j in users:
+                    model.add(ready[j] >= finish[home]).only_enforce_if(self._between(home, j))
         latency = model.new_int_var(0, horizon, "latency")
         for last in finish:
             model.add(latency >= last)
@@ -302,8 +211,7 @@ class LaneModel:
             places = sorted({self._position[self.blocks.of_layer[layer]] for layer in constant.users})
             for j, when in self._arrivals(None, places):
                 self._occupy(used, j, constant.n_bytes, when)
-        for flow in problem.flows:
-            home, users = self._ends(flow)
+        for flow, home, users in self._flows:
             for j, when in self._arrivals(home, users):
                 self._occupy(used, j, problem.queue_depth * flow.n_bytes, when)
         peaks = self._peaks()
@@ -339,8 +247,8 @@ class LaneModel:
             own = stage_memory_bytes(self._only_tensors, self.blocks.members[block])
             live = [own] + [
                 flow.n_bytes * literal
-                for flow in self._problem.flows
-                if (literal := self._lives_through(flow, i)) is not None
+                for flow, home, users in self._flows
+                if (literal := self._lives_through(i, home, users, flow.is_output)) is not None
             ]
             peak = model.new_int_var(0, self._most_live(), f"peak{i}")
             model.add(peak >= sum(live))
@@ -349,53 +257,14 @@ class LaneModel:
             peaks.append(peak)
         return peaks
 
-    def _lives_through(self, flow: Flow, i: int) -> Any:
+    def _lives_through(self, i: int, home: int | None, users: list[int], is_output: bool) -> Any:
         """Return whether a tensor that position i neither makes nor uses is alive there; None for never."""
-        home, users = self._ends(flow)
         if i in users or (home is not None and home >= i):
             return None
         later = next((j for j in users if j > i), None)
         ways = []  # made in this stage and needed later, or needed later in this stage
-        if home is not None and (later is not None or flow.is_output):
+        if home is not None and (later is not None or is_output):
             ways.append(self._between(home, i))
         if later is not None:
             ways.append(self._between(i, later))
         return self._all(ways).negated() if ways else None
-
-    def _between(self, i: int, j: int) -> Any:
-        """Return whether there is a cut after position i up to j, so that they are in different stages."""
-        if j == i + 1:
-            return self._cut[j]
-        key = ("between", i, j)
-        if key not in self._known:
-            self._known[key] = self._all([one.negated() for one in self._cut[i + 1 : j + 1]]).negated()
-        return self._known[key]
-
-    def _on(self, i: int, cluster: int) -> list[Any] | None:
-        """Return literals that say that a position is on a cluster: none when it must be, None for never."""
-        there = [choice for u, choice in self._x[i].items() if self._clusters[u] == cluster]
-        if len(there) == len(self._x[i]):
-            return []
-        if not there:
-            return None
-        key = ("on", i, cluster)
-        if key not in self._known:
-            literal = self._model.new_bool_var("")
-            self._model.add(sum(there) == literal)
-            self._known[key] = literal
-        return [self._known[key]]
-
-    def _all(self, literals: Sequence[Any]) -> Any:
-        """Return a literal that holds exactly when all of these do."""
-        distinct = {literal.index: literal for literal in literals}
-        if not distinct:
-            return self._true
-        if len(distinct) == 1:
-            return next(iter(distinct.values()))
-        key = ("all", *sorted(distinct))
-        if key not in self._known:
-            literal = self._model.new_bool_var("")
-            self._model.add_bool_and(distinct.values()).only_enforce_if(literal)
-            self._model.add_bool_or([literal, *(one.negated() for one in distinct.values())])
-            self._known[key] = literal
-        return self._known[key]

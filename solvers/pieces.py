@@ -87,15 +87,14 @@ class _Search:
 
     def solution(self, first: Solution) -> Solution:
         """Return the best mapping with the bounds that hold for all."""
-        goal = self.problem.objective.goal
-        bounds = replace(
-            first,
-            bound_hz=1e9 / self.bound if self.bound and goal is Goal.THROUGHPUT else first.bound_hz,
-            bound_latency_ns=None if self.bound is None or goal is not Goal.LATENCY else round(self.bound),
-            bound_energy_nj=None
-            if self.bound is None or goal is not Goal.ENERGY
-            else round(self.bound / 1000),
-        )
+        goal, bounds = self.problem.objective.goal, first
+        if self.bound is not None and goal is Goal.THROUGHPUT:
+            known_hz = first.bound_hz or math.inf
+            bounds = replace(first, bound_hz=min(known_hz, 1e9 / self.bound))
+        elif self.bound is not None and goal is Goal.LATENCY:
+            bounds = replace(first, bound_latency_ns=round(self.bound))
+        elif self.bound is not None:
+            bounds = replace(first, bound_energy_nj=round(self.bound / 1000))
         if self.best is None or self.best[0] == first.mapping:
             return bounds
         mapping, evaluation = self.best
@@ -143,7 +142,7 @@ class _Search:
             found = model.solve(
                 end - time.monotonic(), self.limits, lambda lane: self._tell(task.beside, lane)
             )
-            if attempt == 0 and complete and not task.beside.others.lanes and found.bound is not None:
+            if attempt == 0 and complete and not task.beside.others.lanes and (found.bound or 0) > 0:
                 self.bound = found.bound
             if found.best is None:
                 break

@@ -26,8 +26,8 @@ def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
 
     Last ``ideal_dp`` on branching graphs.  Where there is no contiguous plan, a plan with turns on
     the same cores is looked for instead.  Stops when an answer is proved best of all mappings, or
-    within ``Limits.gap`` of that.  Plans may be non-contiguous (stages that share a unit).  The same
-    seed gives the same answer as long as no solver runs into the time limit.
+    within ``Limits.gap`` of that.  Plans may be non-contiguous (stages that share a unit), whatever the
+    goal and the limits.  The same seed gives the same answer as long as no solver runs into the time limit.
 
     Raises
     ------
