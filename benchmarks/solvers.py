@@ -1,8 +1,10 @@
 """Compare all solvers and published heuristics: ``python -m benchmarks.solvers CORPUS``.
 
-CORPUS is a folder with ``dnn-partitioning``, ``pipedream`` and ``bettertogether_pixel.csv``.  One line per
-instance and method: mean time between frames, gap to the best bound of the run, and wall time.  With
-``--rows FILE`` an interrupted run continues where it was.
+CORPUS is a folder with ``dnn-partitioning``, ``pipedream`` and ``bettertogether_pixel.csv``.  Measured cost
+tables (of ``dse profile -o`` or ``benchmarks.collect_costs``) are compared with
+``--tables FOLDER --models FOLDER``; tables of another machine need its ``--platform FILE``
+(``dse platform detect`` there).  One line per instance and method: mean time between frames, gap to the
+best bound of the run, and wall time.  With ``--rows FILE`` an interrupted run continues where it was.
 """
 
 from __future__ import annotations
@@ -16,13 +18,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.cost_graphs import read
 from benchmarks.graph_files import read_bettertogether, read_pipedream
+from benchmarks.predictors import load
+from dse.config import load_platform
+from dse.costs import CostTable
+from dse.platforms import Cluster, Kernels, Platform
+from dse.problems import build_problem
 from solvers.errors import SolverError
 from solvers.limits import Limits
 from solvers.problem import Problem
 from solvers.published import PUBLISHED, published_plan
-from solvers.registry import SOLVERS, solve
+from solvers.registry import DEFAULT, SOLVERS, solve
 
 METHODS = tuple(name for name in SOLVERS if name not in ("exhaustive", "black_box"))
 NS_PER_MS = 1e6
@@ -50,6 +59,31 @@ def instances(corpus: Path) -> Iterator[tuple[str, Problem]]:
     pixel = corpus / "bettertogether_pixel.csv"
     if pixel.exists():
         yield "pixel, loaded", read_bettertogether(pixel, "loaded")
+
+
+def measured_instances(
+    tables: Path, models: Sequence[Path], platform: Platform | None
+) -> Iterator[tuple[str, Problem]]:
+    """Yield one instance per cost table, on a platform or on the cores that the table's slots need."""
+    for graph, table in load(tables, models):
+        where = platform or platform_of(table)
+        yield f"{graph.name}, {where.name}", build_problem(graph, where, table)
+
+
+def platform_of(table: CostTable) -> Platform:
+    """Return the clusters that the slots of a table show: as many cores as the largest slot has."""
+    threads: dict[str, set[int]] = {}
+    kernels: dict[str, list[Kernels]] = {}
+    for slot in table.slots:
+        threads.setdefault(slot.cluster, set()).add(slot.threads)
+        kernels.setdefault(slot.cluster, []).append(slot.kernels)
+    clusters, first = [], 0
+    for name, counts in threads.items():
+        cores = tuple(range(first, first + max(counts)))
+        first += len(cores)
+        both = tuple(dict.fromkeys(kernels[name]))
+        clusters.append(Cluster(name, cores, threads=tuple(sorted(counts)), kernels=both))
+    return Platform(table.platform_name, tuple(clusters))
 
 
 def compare(name: str, problem: Problem, limits: Limits) -> list[Line]:
@@ -80,9 +114,11 @@ def compare(name: str, problem: Problem, limits: Limits) -> list[Line]:
 
 
 def judge(lines: list[Line]) -> tuple[float, str | None]:
-    """Return the best bound (ms) of one instance, and the published heuristic that beats all solvers."""
+    """Return the best bound (ms) of one instance, and the published heuristic that beats ``auto``."""
     bounds = [line.bound_ms for line in lines if line.bound_ms is not None]
-    ours = min(line.period_ms for line in lines if line.period_ms is not None and line.method in METHODS)
+    ours = min(
+        (line.period_ms for line in lines if line.period_ms and line.method == DEFAULT), default=np.inf
+    )
     for line in lines:
         feasible = line.period_ms is not None and line.method not in METHODS and not line.note
         if feasible and line.period_ms is not None and line.period_ms < ours * (1 - 1e-12):
@@ -137,7 +173,12 @@ def read_rows(path: Path) -> dict[str, list[Line]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison; exit code 1 when a published heuristic beats the best solver."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("corpus", type=Path)
+    parser.add_argument("corpus", type=Path, nargs="?")
+    parser.add_argument("--tables", type=Path, help="folder of measured cost tables")
+    parser.add_argument("--models", type=Path, nargs="+", default=[], help="folders of the models profiled")
+    parser.add_argument(
+        "--platform", type=Path, help="machine of the tables; without it, what their slots show"
+    )
     parser.add_argument("--time-limit", type=float, default=8.0, help="seconds per solver and instance")
     parser.add_argument("--only", default="", help="instances whose name contains this")
     parser.add_argument(
@@ -145,9 +186,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--markdown", type=Path, help="write the tables to this file too")
     given = parser.parse_args(arguments)
+    if given.corpus is None and given.tables is None:
+        parser.error("expected a corpus, or --tables")
+    every = list(instances(given.corpus)) if given.corpus else []
+    if given.tables:
+        platform = load_platform(given.platform) if given.platform else None
+        every += measured_instances(given.tables, given.models, platform)
     limits = Limits(time_s=given.time_limit, workers=len(os.sched_getaffinity(0)))
     done = read_rows(given.rows) if given.rows else {}
-    for name, problem in instances(given.corpus):
+    for name, problem in every:
         if given.only not in name or name in done:
             continue
         done[name] = compare(name, problem, limits)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from random_problems import problems
+from random_problems import all_features, problems
 
 from solvers.errors import MappingError, ProblemError
 from solvers.evaluate import evaluate
@@ -31,7 +31,7 @@ CANNOT_RUN = {"coverage", "stage order", "unit"}
 @st.composite
 def running(draw, shared=True, max_layers=6):
     """A problem and a mapping of one or two lanes that can be run, whatever other limits it breaks."""
-    problem = draw(problems(max_layers=max_layers, memory=draw(st.booleans())))
+    problem = draw(st.one_of(problems(max_layers=max_layers, memory=True), all_features(max_layers)))
     lanes, unit = [], 0
     for _ in range(draw(st.integers(1, 2))):
         labels = [draw(st.integers(0, 4)) for _ in range(problem.n_layers)]
