@@ -25,6 +25,8 @@ AGREE = 1e-12
 """Total rates that differ relatively by less are equal."""
 MOST_STEPS, FEW_STEPS = 20_000, 200
 """Steps that all backward searches of lanes may take together, and what every one may take."""
+COARSE = 1e-4
+"""Relative distance from what nobody could tell at which a lower bound is close enough."""
 ROUNDING = 1e-9
 """Relative amount by which lower bounds computed in floating point are lowered."""
 
@@ -96,7 +98,8 @@ class LaneProof:
                 lane = reach.lane(use, max(self._steps_left, FEW_STEPS))
             except CapError:
                 self.is_decided = False
-                self._ceiling_ns[use] = period
+                low = int(self.lower_ns[use])
+                self._ceiling_ns[use] = period if period - low > COARSE * period else low
                 continue
             finally:
                 self._steps_left -= reach.n_steps
