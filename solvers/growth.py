@@ -150,6 +150,7 @@ class Growth:
         self.slots = useful_slots(blocks)
         self.resources: Resources = resources(problem, blocks.n_blocks)
         self.allowed: BoolArray = blocks.allowed[:, list(self.slots)]
+        self.has_forbidden = not self.allowed.all()
         self.cluster_of_slot: IntArray = np.array([problem.slots[slot].cluster for slot in self.slots])
         self._flows = hand_overs(blocks)
         self._cost: IntArray = np.zeros((blocks.n_blocks, len(self.slots)), np.int64)

@@ -19,7 +19,7 @@ from solvers.knapsack import Knapsack, LaneType
 from solvers.limits import Limits
 from solvers.order_costs import NEVER
 from solvers.problem import IntArray
-from solvers.reach import Reach, Stages
+from solvers.reach import Reach, Stages, sweep_bytes
 
 AGREE = 1e-12
 """Total rates that differ relatively by less are equal."""
@@ -43,10 +43,21 @@ class LaneProof:
     max_lanes
         Most lanes, or None.
     limits
-        Time, and the gap within which a mix is good enough.
+        Time, memory, and the gap within which a mix is good enough.
+
+    Raises
+    ------
+    CapError
+        A sweep would need more memory than the limit.
     """
 
     def __init__(self, growth: Growth, known_ns: IntArray, max_lanes: int | None, limits: Limits) -> None:
+        need = sweep_bytes(growth)
+        if need > limits.memory_bytes:
+            raise CapError(
+                f"ideal_dp: a sweep over {growth.n_ideals} ideals needs {need} bytes, the limit is "
+                f"{limits.memory_bytes} bytes (Limits.memory_bytes)"
+            )
         self._growth = growth
         self._max_lanes = max_lanes
         self._limits = limits

@@ -158,7 +158,10 @@ class LanePool:
         except CapError:
             if most_ideals <= FEW_IDEALS:
                 raise
-        n_ideals, is_decided = self._prove(fewer, limits, max_lanes)
+        try:
+            n_ideals, is_decided = self._prove(fewer, limits, max_lanes)
+        except CapError:  # pairs take less memory with many cores
+            n_ideals, is_decided = 0, False
         if is_decided or n_ideals > most_ideals:
             return n_ideals
         return self._search_pairs(fewer, limits, most_ideals, max_lanes)

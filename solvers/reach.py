@@ -44,6 +44,14 @@ class _Columns:
     longest_ns: IntArray
 
 
+def sweep_bytes(growth: Growth) -> int:
+    """Return about how much memory a sweep on all cores takes at most (bytes)."""
+    n_states = int(np.prod([size + 1 for size in growth.resources.box]))
+    widest = max(len(level.bits) for level in growth.levels)
+    arrays = 4 if growth.is_free else 8
+    return 2 * growth.n_ideals * n_states + 8 * arrays * widest * n_states * len(growth.slots)
+
+
 class Reach:
     """What is reached within a period.
 
@@ -144,7 +152,7 @@ class Reach:
         most = np.full((len(level.bits), len(live)), NOT_REACHED)
         for entry in level.entries:
             value = before[entry.source]
-            if not growth.allowed.all():
+            if growth.has_forbidden:
                 value[~growth.allowed[entry.block][:, slot]] = NOT_REACHED
             np.maximum(most[: len(value)], value, out=most[: len(value)])
         busy = level.work_ns[:, slot] - most

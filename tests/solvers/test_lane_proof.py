@@ -199,6 +199,8 @@ def test_caps_are_named():
     with pytest.raises(CapError, match="100000 bytes of memory"):
         Growth(contract(free), Limits(memory_bytes=100_000))
     growth = Growth(contract(replace(free, cluster_sizes=(2,))), Limits())
+    with pytest.raises(CapError, match=r"a sweep over 4096 ideals needs \d+ bytes, the limit is 50000 bytes"):
+        LaneProof(growth, np.full(3, NEVER), None, Limits(memory_bytes=50_000))
     with pytest.raises(CapError, match="0 ideals do not tell"):
         Reach(growth, (2,), 6, Limits()).lane((2,), 0)
 
