@@ -400,7 +400,7 @@ class Problem:
     ) -> Problem:
         """Return the problem with other times; what follows from the graph is not worked out again."""
         changed = replace(self, cost_ns=cost_ns, loaded_cost_ns=loaded_cost_ns, stage_times=stage_times)
-        for name in ("cores", "flows_into", "flows_from", "constants_of", "edges"):
+        for name in ("cores", "flows_into", "flows_from", "constants_of", "edges", "edge_array"):
             if name in self.__dict__:
                 changed.__dict__[name] = self.__dict__[name]
         return changed
@@ -510,3 +510,8 @@ class Problem:
         return tuple(
             sorted({(f.producer, user) for f in self.flows if f.producer is not None for user in f.consumers})
         )
+
+    @cached_property
+    def edge_array(self) -> IntArray:
+        """``edges`` as int64 (edges, 2)."""
+        return np.array(self.edges, np.int64).reshape(-1, 2)

@@ -44,8 +44,7 @@ def _lane_violations(problem: Problem, lane: Lane, where: str) -> Iterator[Viola
             yield Violation(
                 "coverage", times[layer], 1, "stages", f"{where}: layer {layer} is in {times[layer]} stages"
             )
-    nowhere = len(lane.stages)
-    backward = [(a, b) for a, b in problem.edges if home.get(a, -1) > home.get(b, nowhere)]
+    backward = _backward(problem, lane)
     if backward:
         a, b = backward[0]
         yield Violation(
@@ -67,6 +66,18 @@ def _lane_violations(problem: Problem, lane: Lane, where: str) -> Iterator[Viola
     yield from _pin_violations(problem, lane, home, where)
     if problem.max_stages is not None and len(lane.stages) > problem.max_stages:
         yield Violation("max_stages", len(lane.stages), problem.max_stages, "stages", where)
+
+
+def _backward(problem: Problem, lane: Lane) -> list[tuple[int, int]]:
+    """Return the edges that lead to an earlier stage."""
+    if len(lane.stages) < 2 or not problem.edges:
+        return []
+    edges = problem.edge_array
+    home = np.full(problem.n_layers, -1)
+    for number, stage in enumerate(lane.stages):
+        home[list(stage.layers)] = number
+    before, after = home[edges[:, 0]], home[edges[:, 1]]
+    return [problem.edges[number] for number in np.flatnonzero((before > after) & (after >= 0))]
 
 
 def _pin_violations(problem: Problem, lane: Lane, home: dict[int, int], where: str) -> Iterator[Violation]:

@@ -140,6 +140,9 @@ def _topics(problem: Problem, mapping: Mapping, layers: list[int], questions: Qu
     for stage in stages:
         for layer in stage.layers:
             slots_of[layer].add(stage.slot)
+    # Large layers may gain most, so they come first: time may end.
+    cost = problem.cost_ns
+    layers = sorted(layers, key=lambda layer: -int(cost[layer, sorted(slots_of[layer])].max()))
     for layer in layers:
         slots = tuple(sorted(slots_of[layer]))
         made = tuple(
