@@ -19,18 +19,11 @@ from dse.config import Experiment
 from dse.costs import CostTable
 from dse.errors import DeviceError, InputError, MismatchError
 from dse.platforms import Slot
-from solvers.black_box import (
-    BlackBoxOptions,
-    Direction,
-    Sampler,
-    Tried,
-    predicted,
-    search_black_box,
-    simulated,
-)
+from solvers.black_box import BlackBoxOptions, Direction, Sampler, Tried, search_black_box
 from solvers.evaluate import evaluate
 from solvers.limits import Limits
 from solvers.mapping import Family, Mapping, Solution, Status
+from solvers.objectives import predicted, simulated
 from solvers.problem import Goal, Problem
 from solvers.registry import solve
 from solvers.simulate import Samples, SimulationOptions

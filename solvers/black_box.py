@@ -13,7 +13,6 @@ search that was interrupted goes on as if it had not been.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import warnings
@@ -28,11 +27,12 @@ import numpy as np
 from solvers.errors import MappingError, MissingSolverExtraError, ProblemError
 from solvers.evaluate import evaluate, score_key
 from solvers.limits import Limits
-from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
+from solvers.mapping import Family, Mapping, Solution, Status
+from solvers.objectives import predicted
 from solvers.pareto import pareto_front
-from solvers.problem import Goal, Problem
-from solvers.simulate import Samples, SimulationOptions, simulate
+from solvers.problem import Problem
 from solvers.suggestions import MappingSpace, Suggestion, canonical
+from solvers.trial_files import file_lock, from_text, to_text
 
 if TYPE_CHECKING:
     import optuna
@@ -177,42 +177,6 @@ def solve_black_box(problem: Problem, limits: Limits) -> Solution:
     scored = [(evaluate(problem, tried.mapping), tried.mapping) for tried in result.tried]
     evaluation, mapping = min(scored, key=lambda pair: score_key(problem, pair[0]))
     return Solution("black_box", Status.FEASIBLE, Family.ALL, mapping, evaluation, None)
-
-
-def predicted(problem: Problem) -> Callable[[Mapping], float]:
-    """Return an objective: what the evaluator says of the problem's goal, as a number to maximise."""
-
-    def objective(mapping: Mapping) -> float:
-        evaluation = evaluate(problem, mapping)
-        goal = problem.objective.goal
-        if goal is Goal.THROUGHPUT:
-            instant = any(not lane.period_ns for lane in evaluation.lanes)
-            return 0.0 if instant else -float(1 / evaluation.frames_per_ns)
-        return -float(evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj or 0)
-
-    return objective
-
-
-def simulated(
-    problem: Problem,
-    options: SimulationOptions | None = None,
-    samples: Callable[[Mapping], Samples] | None = None,
-) -> Callable[[Mapping], tuple[float, float]]:
-    """Return an objective: (frames per second, 99th percentile of the latency in ns) in simulation.
-
-    Directions are ``("maximize", "minimize")``.
-
-    Parameters
-    ----------
-    samples
-        Returns the times of the stages of a mapping; they are constant without.
-    """
-
-    def objective(mapping: Mapping) -> tuple[float, float]:
-        result = simulate(problem, mapping, options, None if samples is None else samples(mapping))
-        return result.throughput_hz, result.latency.p99_ns
-
-    return objective
 
 
 def load_optuna() -> Any:
@@ -389,7 +353,7 @@ class _Search:
             violations = evaluate(self._problem, mapping).violations
             if violations:
                 raise MappingError(f"can not start from this mapping: {violations[0]}")
-            text = _to_text(canonical(mapping))
+            text = to_text(canonical(mapping))
             if text not in there:
                 there.add(text)
                 self._study.enqueue_trial(self._space.choices(mapping), user_attrs={"given": text})
@@ -414,7 +378,7 @@ class _Search:
     def _tried(self) -> list[Tried]:
         return [
             Tried(
-                _from_text(trial.user_attrs["mapping"]),
+                from_text(trial.user_attrs["mapping"]),
                 tuple(trial.values),
                 trial.number,
                 bool(trial.user_attrs["repaired"]),
@@ -450,9 +414,9 @@ class _Search:
             suggestion = self._space.suggest(_OptunaChooser(trial))
             given = trial.user_attrs.get("given")
             if given is not None:
-                suggestion = Suggestion(_from_text(given), repaired=False)
+                suggestion = Suggestion(from_text(given), repaired=False)
             mapping = canonical(suggestion.mapping)
-            trial.set_user_attr("mapping", _to_text(mapping))
+            trial.set_user_attr("mapping", to_text(mapping))
             trial.set_user_attr("repaired", suggestion.repaired)
             return trial, Suggestion(mapping, suggestion.repaired)
 
@@ -499,36 +463,3 @@ class _Search:
         front = pareto_front([self._point(one.values) for one in everyone])
         self._front = [everyone[n] for n in front]
         return len(everyone) - 1 in front
-
-
-def _to_text(mapping: Mapping) -> str:
-    return json.dumps(
-        [[[list(stage.layers), stage.slot, stage.unit] for stage in lane.stages] for lane in mapping.lanes]
-    )
-
-
-def _from_text(text: str) -> Mapping:
-    return Mapping(
-        tuple(
-            Lane(tuple(Stage(tuple(layers), slot, unit) for layers, slot, unit in lane))
-            for lane in json.loads(text)
-        )
-    )
-
-
-@contextmanager
-def file_lock(storage: Path | None, suffix: str, *, exclusive: bool, wait: bool = True) -> Iterator[bool]:
-    """Lock a file beside the storage; yields whether the lock was got (always, when waiting)."""
-    if storage is None:
-        yield True
-        return
-    import fcntl
-
-    with storage.with_name(storage.name + suffix).open("a") as file:
-        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        try:
-            fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True

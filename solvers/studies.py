@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from solvers.black_box import Direction, Sampler, file_lock, journal, load_optuna, make_sampler
+from solvers.black_box import Direction, Sampler, journal, load_optuna, make_sampler
 from solvers.errors import ProblemError
+from solvers.trial_files import file_lock
 
 Lock = Callable[[], AbstractContextManager[Any]]
 

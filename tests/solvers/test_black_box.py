@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from random_problems import problems
 
-from solvers.black_box import BlackBoxOptions, search_black_box, simulated, solve_black_box
+from solvers.black_box import BlackBoxOptions, search_black_box, solve_black_box
 from solvers.errors import InfeasibleError, MappingError, MissingSolverExtraError, ProblemError
 from solvers.evaluate import evaluate
 from solvers.exhaustive import every_lane
 from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage, Status
+from solvers.objectives import simulated
 from solvers.pareto import dominates
 from solvers.problem import Flow, Goal, Objective, Problem, Slot
 from solvers.registry import solve

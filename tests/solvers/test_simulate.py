@@ -13,11 +13,13 @@ from random_problems import all_features, problems
 
 from solvers.errors import MappingError, ProblemError
 from solvers.evaluate import evaluate
+from solvers.events import EventSimulation
 from solvers.exhaustive import ordered
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.problem import Flow, Problem, Slot
-from solvers.queueing import EventSimulation, build_network, run_recurrences
-from solvers.simulate import SimulationOptions, simulate, steady_period
+from solvers.queueing import build_network, run_recurrences
+from solvers.simulate import SimulationOptions, simulate
+from solvers.simulation import steady_period
 
 RELAXED = settings(
     max_examples=60,
