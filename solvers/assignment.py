@@ -32,7 +32,8 @@ N_ROTATIONS = 24
 MOST_POLISHED = 3000
 """Layers up to which annealing and CP-SAT are tried."""
 BOUND_SHARE = 0.5
-"""Share of the time that the bound on single lanes may take before CP-SAT."""
+"""Share of the time that the bound on single lanes may take before CP-SAT; half of it where a limit refuses
+what annealing found."""
 SECONDS_PER_CHOICE = 1e-4
 """Per element and unit, what CP-SAT needs to begin with."""
 MOST_ROTATED = 1500
@@ -190,14 +191,16 @@ def _better_lanes(
     if left <= 0:
         return found, None
     known_ns = evaluate(problem, Mapping((found[-1],))).lanes[0].period_ns
-    shown_ns = unit_bound_ns(problem, known_ns, replace(limits, time_s=left * BOUND_SHARE))
+    refused = place.refuses(problem, found[-1])
+    share = BOUND_SHARE / 2 if refused else BOUND_SHARE
+    shown_ns = unit_bound_ns(problem, known_ns, replace(limits, time_s=left * share))
     if shown_ns > 0:
         limits.bounded(1e9 / shown_ns)
         if limits.close_enough:
             return found, None
         left = time_s - (time.monotonic() - start)
 
-    if left < SECONDS_PER_CHOICE * len(parts.members) * len(slots) or place.refuses(problem, found[-1]):
+    if left < SECONDS_PER_CHOICE * len(parts.members) * len(slots) or refused:
         return found, None
 
     def tell(assignment: list[int]) -> None:
