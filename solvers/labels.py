@@ -98,7 +98,6 @@ class LabelSearch:
         self.criteria = Criteria.of(self.problem)
         self.most_labels = most_labels
         self.capped = False
-        self._memory: dict[tuple[int, int], int] = {}
 
     def lanes(self) -> list[LaneLabel]:
         """Return the undominated lanes."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from solvers.errors import ProblemError
 from solvers.names import Names
+from solvers.problem_checks import check
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -246,109 +247,7 @@ class Problem:
         ):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
-        self._check()
-
-    def _check(self) -> None:
-        if self.cost_ns.ndim != 2 or self.cost_ns.shape[1] != len(self.slots):
-            raise ProblemError(
-                f"cost_ns has shape {self.cost_ns.shape}, expected (layers, {len(self.slots)})"
-            )
-        if self.supported.shape != self.cost_ns.shape:
-            raise ProblemError(f"supported has shape {self.supported.shape}, cost_ns {self.cost_ns.shape}")
-        loaded = self.loaded_cost_ns
-        if loaded is not None:
-            if loaded.shape != self.cost_ns.shape:
-                raise ProblemError(f"loaded_cost_ns has shape {loaded.shape}, cost_ns {self.cost_ns.shape}")
-            below = np.argwhere(self.supported & (loaded < self.cost_ns))
-            if len(below):
-                layer, place = (int(index) for index in below[0])
-                raise ProblemError(
-                    f"loaded_cost_ns of layer {layer} on slot {place} is {loaded[layer, place]}, "
-                    f"expected at least cost_ns ({self.cost_ns[layer, place]})"
-                )
-        n_clusters = len(self.cluster_sizes)
-        for number, slot in enumerate(self.slots):
-            if not 0 <= slot.cluster < n_clusters:
-                raise ProblemError(f"slot {number} names cluster {slot.cluster} of {n_clusters}")
-            if not 1 <= slot.threads <= self.cluster_sizes[slot.cluster]:
-                raise ProblemError(
-                    f"slot {number} wants {slot.threads} cores of cluster {slot.cluster}, "
-                    f"which has {self.cluster_sizes[slot.cluster]}"
-                )
-            if slot.host_cluster is not None and not 0 <= slot.host_cluster < n_clusters:
-                raise ProblemError(f"slot {number} names host cluster {slot.host_cluster} of {n_clusters}")
-        square = (n_clusters, n_clusters)
-        if self.setup.shape != square or self.bandwidth.shape != square:
-            raise ProblemError(f"links need arrays of shape {square}")
-        if self.overhead.shape != (len(self.slots),):
-            raise ProblemError(f"overhead_ns has shape {self.overhead.shape}, expected ({len(self.slots)},)")
-        if self.n_layers == 0:
-            raise ProblemError("a problem needs at least one layer")
-        if np.any(self.cost_ns[self.supported] < 0) or np.any(self.overhead < 0):
-            raise ProblemError("cost_ns or overhead_ns has a negative time")
-        if np.any(self.setup < 0) or np.any(~(self.bandwidth > 0)):
-            raise ProblemError("links need setup_ns >= 0 and bandwidth_bytes_per_s > 0")
-        n_layers = self.n_layers
-        for flow in self.flows:
-            if flow.producer is not None and not 0 <= flow.producer < n_layers:
-                raise ProblemError(f"a flow comes from layer {flow.producer} of {n_layers}")
-            start = -1 if flow.producer is None else flow.producer
-            for user in flow.consumers:
-                if not start < user < n_layers:
-                    raise ProblemError(
-                        f"a flow goes from layer {flow.producer} to layer {user}: layers must be "
-                        f"numbered in topological order below {n_layers}"
-                    )
-        for members, what in [(group, "group") for group in (*self.groups, *self.colocated)] + [
-            (pin.layers, "pin") for pin in self.pins
-        ]:
-            for layer in members:
-                if not 0 <= layer < n_layers:
-                    raise ProblemError(f"a {what} names layer {layer} of {n_layers}")
-        if self.networks and sorted(n for layers in self.networks for n in layers) != list(range(n_layers)):
-            raise ProblemError(f"the networks must hold each of the {n_layers} layers once")
-        for pin in self.pins:
-            if not pin.slots or not pin.layers:
-                raise ProblemError(f"a pin has layers {pin.layers} and slots {pin.slots}: both need entries")
-            if any(not 0 <= slot < len(self.slots) for slot in pin.slots):
-                raise ProblemError(f"a pin names slots {pin.slots}, there are {len(self.slots)}")
-        for time in self.stage_times:
-            if not 0 <= time.slot < len(self.slots) or time.compute_ns < 0 or not time.layers:
-                raise ProblemError(f"a stage time names slot {time.slot} and {time.compute_ns} ns")
-        self._check_limits()
-
-    def _check_limits(self) -> None:
-        for what, names, n in (
-            ("layers", self.names.layers, self.n_layers),
-            ("slots", self.names.slots, len(self.slots)),
-            ("clusters", self.names.clusters, len(self.cluster_sizes)),
-        ):
-            if names and len(names) != n:
-                raise ProblemError(f"{len(names)} names for {n} {what}")
-        for name, row in (
-            ("send_setup_ns", self.send_setup_ns),
-            ("send_bandwidth_bytes_per_s", self.send_bandwidth_bytes_per_s),
-        ):
-            if row is not None and (len(row) != len(self.cluster_sizes) or min(row) < 0):
-                raise ProblemError(
-                    f"{name} is {row}, expected {len(self.cluster_sizes)} figures of 0 and more"
-                )
-        limits = self.memory_limits_bytes
-        if limits is not None and len(limits) != len(self.cluster_sizes):
-            raise ProblemError(f"{len(limits)} memory limits for {len(self.cluster_sizes)} clusters")
-        power = self.active_power_mw
-        if power is not None and len(power) != len(self.slots):
-            raise ProblemError(f"{len(power)} active powers for {len(self.slots)} slots")
-        if power is None and (self.max_power_mw is not None or self.objective.goal is Goal.ENERGY):
-            raise ProblemError("a power limit or the goal energy needs active_power_mw for every slot")
-        for name, value, least in (
-            ("n_streams", self.n_streams, 1),
-            ("max_lanes", self.max_lanes, 1),
-            ("max_stages", self.max_stages, 1),
-            ("queue_depth", self.queue_depth, 0),
-        ):
-            if value is not None and value < least:
-                raise ProblemError(f"{name} is {value}, expected at least {least}")
+        check(self)
 
     @property
     def n_layers(self) -> int:
