@@ -21,7 +21,7 @@ from solvers.limits import Limits
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.mix import solve_interval_dp
 from solvers.order_costs import Links, OrderCosts
-from solvers.problem import IntArray, Problem
+from solvers.problem import IntArray, Objective, Problem
 from solvers.topology import Blocks, contract
 
 Cuts = tuple[int, ...]
@@ -249,14 +249,16 @@ def block_partition(problem: Problem) -> Mapping | None:
 def pipe_edge(problem: Problem) -> Mapping | None:
     """Exact chain programme over single-core devices, each used once.
 
-    PipeEdge (Hu et al., DSD 2022, arXiv 2110.14895), with device indices used correctly.
+    PipeEdge (Hu et al., DSD 2022, arXiv 2110.14895), with device indices used correctly; for throughput,
+    whatever the goal is.  Of a branching graph several orders are tried, which the paper does not do.
     """
     one_core = [slot for slot, shape in enumerate(problem.slots) if shape.threads == 1]
     if not one_core:
         return None
     supported = np.zeros_like(problem.supported)
     supported[:, one_core] = problem.supported[:, one_core]
-    return solve_interval_dp(replace(problem, supported=supported, max_lanes=1), Limits(time_s=10)).mapping
+    alone = replace(problem, supported=supported, max_lanes=1, objective=Objective())
+    return solve_interval_dp(alone, Limits(time_s=10)).mapping
 
 
 Heuristic = Callable[[Problem], Mapping | None]
