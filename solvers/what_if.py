@@ -6,6 +6,7 @@ layer may move stages and lanes, so every question is a search of its own; nearl
 - The throughput bound of the changed problem says what no mapping exceeds.  Where a known mapping
   reaches it (often that nothing is gained at all), that is the answer.
 - For the goal throughput ``solvers.cheaper_layers`` says what ``lanes`` and ``interval_dp`` would find.
+- Mappings whose units hold several pieces are made even again (``solvers.rebalance``).
 - One frame takes no less than before minus what the layer saves, if it took as little as possible.
 - A change that gains nothing when it is largest gains nothing when it is smaller, and the mapping
   that is best for the largest change is a good one for the smaller changes.

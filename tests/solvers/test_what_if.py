@@ -13,8 +13,10 @@ from random_problems import all_features, examples, problems
 from solvers.changes import cheaper_layer
 from solvers.errors import InfeasibleError, ProblemError
 from solvers.evaluate import evaluate
+from solvers.knapsack import Knapsack, LaneType
 from solvers.limits import Limits
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
+from solvers.mixes import Mixes
 from solvers.problem import Constant, Flow, Goal, Objective, Problem, Slot, StageTime
 from solvers.quick_bounds import RateBounds
 from solvers.registry import solve
@@ -176,6 +178,70 @@ def test_quick_bounds_hold_and_are_nearly_as_good_as_fresh_ones(problem, share, 
     assert quick >= fresh * (1 - 1e-6) or quick >= answer.bound_hz * (1 - 1e-6)
     if share < 1 and not problem.overhead.any():
         assert quick <= fresh * 1.2
+
+
+def big_and_little(n, seed=1, **extra):
+    rng = np.random.default_rng(seed)
+    slots = tuple(Slot(cluster, threads) for cluster in range(2) for threads in range(1, 5))
+    base = rng.lognormal(0, 1, n) * 1e6
+    slower = [np.ones(n), rng.uniform(1.5, 4, n)]
+    cost = np.stack([base * slower[s.cluster] / s.threads ** rng.uniform(0.6, 0.95, n) for s in slots], 1)
+    return Problem(cost.astype(int), np.ones(cost.shape, bool), slots, (4, 4), **extra)
+
+
+def test_long_chains_need_no_search():
+    flows = tuple(Flow(a, (a + 1,), 100_000) for a in range(59))
+    links = {
+        "setup_ns": [[5_000, 20_000], [30_000, 5_000]],
+        "bandwidth_bytes_per_s": [[8e9, 2e9], [2e9, 8e9]],
+    }
+    problem = big_and_little(60, flows=flows, **links)
+    found = what_if(problem)
+    assert found.n_searches == 0
+    assert {step.known for gain in found.layers for step in gain.steps} == {Known.EXACT}
+    assert {step.gap for gain in found.resources for step in gain.steps} == {0}
+    for gain in (found.layers[0], found.layers[20]):
+        for step, slow in zip(gain.steps, asked_slowly(problem, found.base, gain, "lanes")):
+            assert step.gain == pytest.approx(slow, abs=1e-9)
+
+
+def test_graphs_of_many_ideals_are_answered_along_the_orders_of_the_search():
+    n, length = 36, 12  # three chains side by side
+    flows = tuple(Flow(a, (a + 1,), 1) for a in range(n) if (a + 1) % length)
+    problem = big_and_little(n, flows=flows, max_lanes=1)
+    base = solve(problem, "lanes")
+    found = what_if(problem, base=base, questions=Questions((0.5,), layers=(4, 30), resources=False))
+    assert found.n_searches == 0
+    for gain in found.layers:
+        (step,), (slow,) = gain.steps, asked_slowly(problem, base, gain, "lanes")
+        assert step.known is Known.SEARCHED
+        assert step.gap > 0
+        assert step.gain >= slow - 1e-9
+        assert step.gain <= step.at_most
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    sizes=st.sampled_from([(3,), (2, 2), (3, 1), (1, 2, 1)]),
+    max_lanes=st.sampled_from([None, 1, 2]),
+    seed=st.integers(0, 10**6),
+)
+def test_mixes_are_those_of_the_knapsack(sizes, max_lanes, seed):
+    rng = np.random.default_rng(seed)
+    mixes = Mixes(sizes, max_lanes)
+    shape = tuple(size + 1 for size in sizes)
+    rates = rng.choice([0.0, 0.2, 0.5, 1.0, 1.7], shape)
+    rates.flat[0] = 0
+    for axis in range(len(sizes)):  # at most so many cores
+        rates = np.maximum.accumulate(rates, axis=axis)
+    rates = rates.ravel()
+    types = [LaneType(use, float(rate), 0) for use, rate in zip(mixes.cores, rates) if rate > 0]
+    best, lanes = mixes.best(rates)
+    assert best == pytest.approx(Knapsack(sizes, types, max_lanes).best_rate)
+    assert sum(rates[lane] for lane in lanes) == pytest.approx(best)
+    used = np.sum([mixes.cores[lane] for lane in lanes], axis=0) if lanes else np.zeros(len(sizes))
+    assert (used <= sizes).all()
+    assert max_lanes is None or len(lanes) <= max_lanes
 
 
 def test_what_stays_in_the_way_is_not_the_worth_of_a_layer():
