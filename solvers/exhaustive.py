@@ -15,6 +15,7 @@ from solvers.evaluate import Evaluation, ScoreKey, evaluate, score_key
 from solvers.limits import Limits
 from solvers.mapping import Family, Lane, Mapping, Solution, Stage, Status
 from solvers.problem import Problem
+from solvers.violations import OF_THE_MIX
 
 MOST_LAYERS = 9
 MOST_LANES_KEPT = 200_000
@@ -146,11 +147,10 @@ def _lanes_that_matter(
     """
     kept: dict[tuple[int, ...], tuple[Lane, tuple[int, ...]]] = {}
     loaded = problem.under_load
-    of_the_mix = {"memory", "total memory", "power", "latency", "throughput"}
     for lane in every_lane(problem, shared_units):
         limits.check()
         evaluation = evaluate(problem, Mapping((lane,)))
-        if any(violation.constraint not in of_the_mix for violation in evaluation.violations):
+        if any(violation.constraint not in OF_THE_MIX for violation in evaluation.violations):
             continue
         scored = evaluation.lanes[0]
         under_load = evaluation if loaded is problem else evaluate(loaded, Mapping((lane,)))

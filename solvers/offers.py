@@ -16,6 +16,7 @@ from solvers.order_costs import Links, OrderCosts, exact_links
 from solvers.problem import Problem
 from solvers.quick_lanes import quick_lanes
 from solvers.topology import Blocks, orders
+from solvers.violations import OF_THE_MIX
 from solvers.whole_models import whole_models
 
 FEW_BLOCKS, N_QUICK = 40, 240
@@ -24,8 +25,6 @@ N_COARSE, MANY_BLOCKS = 60, 120
 """With more blocks, neighbours are joined to about so many, without proof: for some orders, and for two."""
 LEAST_COARSE, MANY_CHOICES = 12, 2000
 """With more slots times vectors of cores than that, they are joined further."""
-OF_THE_MIX = frozenset({"memory", "total memory", "power", "latency", "throughput"})
-"""Limits that a lane may break alone and keep beside others, or the other way round."""
 COARSE_SHARE = 0.2
 """Share of the time after which the coarse lanes have to do."""
 

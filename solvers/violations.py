@@ -13,6 +13,8 @@ from solvers.mapping import Lane, Mapping, Stage
 from solvers.problem import Problem
 
 NS_PER_S = 1_000_000_000
+OF_THE_MIX = frozenset({"memory", "total memory", "power", "latency", "throughput"})
+"""Limits that a lane may break alone and keep beside others, or the other way round."""
 
 
 def home_of(lane: Lane) -> dict[int, int]:
