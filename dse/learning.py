@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dse.costs import StageCost
-from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.measurement import PlanMeasurement
 from dse.placement import PlacedMapping
 from dse.planning import Planner, predict
 from dse.problems import unplace

@@ -10,7 +10,8 @@ from dse.errors import DeviceError, MismatchError
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
 from dse.inputs import Frame
-from dse.pipeline.measure import MeasureOptions, PlanMeasurement, measure_plans
+from dse.pipeline.measure import MeasureOptions, measure_plans
+from dse.pipeline.measurement import PlanMeasurement
 from dse.pipeline.plan import PipelinePlan
 from dse.pipeline.streamline import ADDRESS
 from dse.pipeline.timeline import idle_gaps

@@ -17,7 +17,7 @@ from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, stage_options, write_mapping
 from dse.networks import plan_networks
 from dse.past_run import LAYERS_NAME, layers_json
-from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.measurement import PlanMeasurement
 from dse.pipeline.trace import trace_measurement
 from dse.pipeline.trace_files import write_chrome_trace, write_perfetto_trace
 from dse.placement import PlacedMapping

@@ -9,7 +9,7 @@ from dse.config import Experiment
 from dse.costs import StageCost
 from dse.learning import corrected, learn, stage_costs, summarise
 from dse.measuring import Trial
-from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.measurement import PlanMeasurement
 from dse.placement import PlacedMapping
 from dse.planning import Planner, find_plans, search_limits
 from dse.results import PlanResult, Proof, Round, merit

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.measurement import PlanMeasurement
 from dse.pipeline.plan import PipelinePlan, entering_stages, final_stages
 from dse.pipeline.supervise import LaneRun
 from dse.pipeline.timeline import Stamps

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from dse.graph import LayerGraph
 from dse.pipeline.counters import Counters
-from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.measurement import PlanMeasurement
 from dse.profiling.analytic import traffic_bytes
 from dse.results import Diagnosis, PlanResult
 from dse.validation.prediction import prediction_error

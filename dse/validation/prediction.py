@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dse.errors import MismatchError
-from dse.pipeline.measure import PlanMeasurement
+from dse.pipeline.measurement import PlanMeasurement
 from dse.platforms import Slot
 from dse.results import PlanResult
 from dse.units import format_ns

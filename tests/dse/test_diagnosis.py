@@ -10,7 +10,7 @@ import pytest
 
 from dse.conditions import Drift, snapshot
 from dse.pipeline.counters import Counters
-from dse.pipeline.measure import PlanMeasurement, Repeat
+from dse.pipeline.measurement import PlanMeasurement, Repeat
 from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan
 from dse.pipeline.timeline import LaneTimes, Percentiles, StageTimes
 from dse.placement import PlacedMapping

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dse.learning import corrected, learn, stage_costs, summarise
-from dse.pipeline.measure import StageRate
+from dse.pipeline.measurement import StageRate
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.planning import Planner
 from dse.platforms import Cluster, Platform

@@ -19,7 +19,7 @@ from dse.errors import MismatchError
 from dse.flatbuffer.cut import split
 from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import read_model
-from dse.pipeline.measure import PlanMeasurement, Repeat
+from dse.pipeline.measurement import PlanMeasurement, Repeat
 from dse.pipeline.plan import LanePlan, PipelinePlan, Port, StagePlan, whole_model_plan
 from dse.pipeline.timeline import LaneTimes, Percentiles, StageTimes
 from dse.placement import PlacedMapping
