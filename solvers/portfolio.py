@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial, reduce
 
 from solvers.assignment import better_of, improve, solve_by_prices
 from solvers.errors import CapError, InfeasibleError
@@ -22,12 +23,13 @@ TURNS_SHARE = 0.3
 
 
 def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
-    """Run ``lanes``, then ``assignment`` on the better of its answer and rounded prices.
+    """Run ``lanes``, on branching graphs ``ideal_dp``, and ``assignment`` on the best that is known then.
 
-    Last ``ideal_dp`` on branching graphs.  Where there is no contiguous plan, a plan with turns on
-    the same cores is looked for instead.  Stops when an answer is proved best of all mappings, or
-    within ``Limits.gap`` of that.  Plans may be non-contiguous (stages that share a unit), whatever the
-    goal and the limits.  The same seed gives the same answer as long as no solver runs into the time limit.
+    Rounded prices are known as well.  What one of them leaves of its time the next ones get.  Where there
+    is no contiguous plan, a plan with turns on the same cores is looked for instead.  Stops when an answer
+    is proved best of all mappings, or within ``Limits.gap`` of that.  Plans may be non-contiguous (stages
+    that share a unit), whatever the goal and the limits.  The same seed gives the same answer as long as no
+    solver runs into the time limit.
 
     Raises
     ------
@@ -38,11 +40,11 @@ def solve_portfolio(problem: Problem, limits: Limits) -> Solution:
     answers = [_first(problem, limits, rounded)]
     if rounded is not None:
         answers.append(rounded)
-    best = better_of(problem, answers[0], rounded)
-    steps: list[Callable[[Limits], Solution]] = [lambda given: improve(problem, best, given)]
+    steps: list[Callable[[Limits], Solution]] = []
     branching = answers[0].family is Family.ORDER and not contract(problem).has_one_order
     if branching and problem.objective.goal is Goal.THROUGHPUT:
         steps.append(lambda given: solve_ideal_dp(problem, given))
+    steps.append(lambda given: improve(problem, reduce(partial(better_of, problem), answers), given))
     for number, step in enumerate(steps):
         proved = any(answer.status is Status.OPTIMAL and answer.family is Family.ALL for answer in answers)
         if proved or limits.close_enough:
