@@ -14,6 +14,7 @@ import pytest
 from dse.costs import Cost, CostTable
 from dse.devices.worker import time_invocations
 from dse.learning import learn
+from dse.pipeline.measurement import StageRate
 from dse.placement import PlacedLane, PlacedMapping, PlacedStage
 from dse.planning import Planner
 from dse.platforms import Cluster, Platform, Slot
@@ -69,7 +70,7 @@ def test_20_a_cold_stage_is_not_mistaken_for_contention() -> None:
     seen = SimpleNamespace(
         plan="p",
         stages=[SimpleNamespace(compute_ns=380_000, receive_ns=0, utilisation=0.02)] * 2,
-        rates=[SimpleNamespace(compute_ns=380_000, excess_ns=0)] * 2,
+        rates=[StageRate(0, 0.0, 380_000, 0.0)] * 2,
     )
     without = learn(Planner(problem, platform, platform.slots), [(mapping, seen)])  # type: ignore[list-item]
     corrected = learn(Planner(problem, platform, platform.slots, costs=table), [(mapping, seen)])  # type: ignore[list-item]
