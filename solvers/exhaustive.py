@@ -41,40 +41,59 @@ def partitions(n: int) -> Iterator[Partition]:
     yield from grow(0, [])
 
 
-def ordered(problem: Problem, parts: Partition) -> Partition | None:
-    """Return the parts in a topological order of the graph between them, or None for a cycle."""
+def topological_orders(problem: Problem, parts: Partition) -> list[tuple[int, ...]]:
+    """Return every order of the parts in which each comes after those that feed it; none for a cycle."""
     home = {layer: number for number, part in enumerate(parts) for layer in part}
     needs: list[set[int]] = [set() for _ in parts]
     for a, b in problem.edges:
         if home[a] != home[b]:
             needs[home[b]].add(home[a])
-    done: list[int] = []
-    while len(done) < len(parts):
-        ready = [n for n in range(len(parts)) if n not in done and needs[n] <= set(done)]
-        if not ready:
-            return None
-        done.append(min(ready, key=lambda n: parts[n]))
-    return tuple(parts[number] for number in done)
+    found: list[tuple[int, ...]] = []
+
+    def grow(done: tuple[int, ...]) -> None:
+        if len(done) == len(parts):
+            found.append(done)
+        for number in range(len(parts)):
+            if number not in done and needs[number] <= set(done):
+                grow((*done, number))
+
+    grow(())
+    return found
 
 
 def every_lane(problem: Problem, shared_units: bool) -> Iterator[Lane]:
-    """Yield every lane on its own: units are numbered from 0."""
+    """Yield every lane on its own: units are numbered from 0.
+
+    Stages that share a unit take turns in their order, so every such order is a lane of its own.
+    """
     for parts in partitions(problem.n_layers):
-        stages = ordered(problem, parts)
-        if stages is None or (problem.max_stages is not None and len(stages) > problem.max_stages):
+        if problem.max_stages is not None and len(parts) > problem.max_stages:
+            continue
+        orders = topological_orders(problem, parts)
+        if not orders:
             continue
         choices = [
             [slot for slot in range(len(problem.slots)) if problem.supported[list(part), slot].all()]
-            for part in stages
+            for part in parts
         ]
-        for slots in product(*choices):
-            for units in (
-                partitions(len(stages)) if shared_units else [tuple((n,) for n in range(len(stages)))]
-            ):
-                unit_of = {stage: unit for unit, members in enumerate(units) for stage in members}
+        alone: Partition = tuple((n,) for n in range(len(parts)))
+        for units in partitions(len(parts)) if shared_units else [alone]:
+            unit_of = {stage: unit for unit, members in enumerate(units) for stage in members}
+            turns = _different_turns(orders, units)
+            for slots in product(*choices):
                 if any(len({slots[stage] for stage in members}) > 1 for members in units):
                     continue
-                yield Lane(tuple(Stage(p, s, unit_of[n]) for n, (p, s) in enumerate(zip(stages, slots))))
+                for order in turns:
+                    yield Lane(tuple(Stage(parts[n], slots[n], unit_of[n]) for n in order))
+
+
+def _different_turns(orders: list[tuple[int, ...]], units: Partition) -> list[tuple[int, ...]]:
+    """Of the orders in which every unit takes its stages alike, return the first."""
+    found: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
+    for order in orders:
+        place = {number: at for at, number in enumerate(order)}
+        found.setdefault(tuple(tuple(sorted(members, key=place.__getitem__)) for members in units), order)
+    return list(found.values())
 
 
 def solve_exhaustive(problem: Problem, limits: Limits) -> Solution:

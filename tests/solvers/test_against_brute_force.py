@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from random_problems import examples, problems
@@ -14,6 +15,7 @@ from solvers.evaluate import evaluate, score_key
 from solvers.exhaustive import search_exhaustively
 from solvers.limits import Limits
 from solvers.mapping import Family, Status
+from solvers.problem import Flow, Goal, Objective, Problem, Slot
 from solvers.registry import solve
 
 MANY = settings(max_examples=examples(250), deadline=None, suppress_health_check=list(HealthCheck))
@@ -131,3 +133,18 @@ def test_thousands_of_instances(problem):
     if found.evaluation is not None:
         assert found.status is Status.OPTIMAL
         assert periods(found.evaluation) == periods(oracle.evaluation)
+
+
+def test_brute_force_tries_every_order_of_turns():
+    """Layers 0 and 1 take turns; layer 2 needs 1, so the frame is out sooner when 1 goes first."""
+    supported = np.array([[True, False], [True, False], [False, True]])
+    problem = Problem(
+        np.ones((3, 2), np.int64), supported, (Slot(0, 1), Slot(1, 1)), (1, 1), (Flow(1, (2,), 0),),
+        objective=Objective(Goal.LATENCY),
+    )  # fmt: skip
+    found = search_exhaustively(problem, True)
+    assert found.evaluation is not None
+    assert found.evaluation.latency_ns == 2
+    contiguous = search_exhaustively(problem, False)
+    assert contiguous.evaluation is not None
+    assert contiguous.evaluation.latency_ns == 3
