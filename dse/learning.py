@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dse.costs import StageCost
-from dse.pipeline.measurement import PlanMeasurement
+from dse.pipeline.measurement import PlanMeasurement, StageRate
 from dse.placement import PlacedMapping
 from dse.planning import Planner, predict
 from dse.problems import unplace
@@ -164,8 +164,12 @@ def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) ->
         column = planner.costs.slots.index(planner.slots[slot])
         return planner.costs.slowdown_by_waiting(column, utilisation)
 
+    def own_ns(rate: StageRate) -> float:
+        # Without what its plan loses between frames: stages of other plans do not lose that.
+        return rate.input_ns + rate.compute_ns
+
     return [
-        (slot, min(_MOST, max(_LEAST, rate.own_ns / slowdown(slot, got.utilisation) / expected)))
+        (slot, min(_MOST, max(_LEAST, own_ns(rate) / slowdown(slot, got.utilisation) / expected)))
         for slot, expected, rate, got in zip(
             slots, predicted, measurement.rates, measurement.stages, strict=True
         )

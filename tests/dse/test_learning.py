@@ -68,6 +68,22 @@ def test_measured_stages_are_predicted_as_measured(planner):
     assert [stage.compute_ns for stage in stages] == [450_000, 390_000]
 
 
+def test_time_between_frames_stays_with_the_stages_that_lost_it(planner):
+    class Slow(Timed):
+        @property
+        def rates(self):
+            return tuple(StageRate(0, 0.0, stage.compute_ns, 150_000.0) for stage in self.stages)
+
+    seen = Slow((StageTimed(300_000), StageTimed(300_000)))
+    learned = learn(planner, [(pipeline((0, 1), (2,)), seen)])
+    measured = Mapping((Lane((Stage((0, 1), 0, 0), Stage((2,), 0, 1))),))
+    assert [stage.compute_ns for stage in evaluate(learned.problem, measured).lanes[0].stages] == [
+        450_000
+    ] * 2
+    other = Mapping((Lane((Stage((0,), 0, 0), Stage((1, 2), 0, 1))),))
+    assert [s.compute_ns for s in evaluate(learned.problem, other).lanes[0].stages] == [100_000, 500_000]
+
+
 def test_contention_reaches_stages_that_were_not_measured(planner):
     # Both stages took 1.5 times their sum of layers.
     learned = learn(planner, [(pipeline((0, 1), (2,)), timed(450_000, 450_000))])
