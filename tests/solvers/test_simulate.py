@@ -14,7 +14,7 @@ from random_problems import all_features, problems
 from solvers.errors import MappingError, ProblemError
 from solvers.evaluate import evaluate
 from solvers.events import EventSimulation
-from solvers.exhaustive import ordered
+from solvers.exhaustive import topological_orders
 from solvers.mapping import Lane, Mapping, Stage
 from solvers.problem import Flow, Problem, Slot
 from solvers.queueing import build_network, run_recurrences
@@ -40,8 +40,9 @@ def running(draw, shared=True, max_layers=6):
         parts = tuple(
             tuple(n for n, own in enumerate(labels) if own == label) for label in sorted(set(labels))
         )
-        stages = ordered(problem, parts)
-        assume(stages is not None)
+        orders = topological_orders(problem, parts)
+        assume(orders)
+        stages = [parts[number] for number in draw(st.sampled_from(orders))]
         units = {}
         lane = []
         for number, layers in enumerate(stages):
