@@ -34,7 +34,7 @@ from dse.explore import run
 from dse.files import write_json, write_text
 from dse.reports.wording import first_name, shape
 from dse.results import PlanResult, RunResult
-from dse.revalidate import Request, validate
+from dse.revalidate import Request, validate, validated
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def one(model: str, settings: Sequence[str], folder: Path, most: int) -> dict[st
     assert baseline.measured is not None
     tries = validations(result.run_dir, baseline, most)
     again, drift = tries[-1]
-    fresh = chosen(again)
+    fresh = validated(again)
     errors = [abs(plan.error) for plan in result.plans if plan.error is not None]
     bound = result.proof.bound_hz
     return {
@@ -110,7 +110,7 @@ def one(model: str, settings: Sequence[str], folder: Path, most: int) -> dict[st
         "first_error_worst": max(errors),
         "learned_error": fresh.error,
         "drift": drift,
-        "validations": [{"drift": change, "error": chosen(one).error} for one, change in tries],
+        "validations": [{"drift": change, "error": validated(one).error} for one, change in tries],
         "plans": [figures(plan) for plan in result.plans if plan.measured],
         "unsupported": [str(entry) for entry in elsewhere(result.costs)],
         "disturbed": best.measured.disturbed or bool(fresh.measured and fresh.measured.disturbed),
@@ -137,11 +137,6 @@ def validations(folder: Path, baseline: PlanResult, most: int) -> list[tuple[Run
         if drift is None or abs(drift) <= MOST_DRIFT:
             break
     return found
-
-
-def chosen(result: RunResult) -> PlanResult:
-    """Return the plan that a validation is about."""
-    return next(plan for plan in result.plans if plan.name.startswith("mapping"))
 
 
 def drift_of(again: RunResult, baseline: PlanResult) -> float | None:

@@ -207,3 +207,8 @@ class LayerGraph:
         """Bytes of all constants, each buffer-backed tensor once."""
         used = {tensor for layer in self.layers for tensor in layer.constants}
         return sum(self.tensors[tensor].n_bytes for tensor in used)
+
+
+def label_of(stage: str, networks: Collection[str]) -> str:
+    """Return a stage's name with the networks that it works for, as in ``hand+face (lane0.stage1)``."""
+    return f"{'+'.join(networks)} ({stage})" if networks else stage

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dse.costs import StageCost
-from dse.pipeline.measurement import PlanMeasurement, StageRate
+from dse.pipeline.measurement import PlanMeasurement
 from dse.placement import PlacedMapping
 from dse.planning import Planner, predict
 from dse.problems import unplace
@@ -44,17 +44,12 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
         Mappings and their measurements.
     """
     problem = planner.problem
-    times: dict[tuple[frozenset[int], int, bool | None], tuple[int, StageTime]] = {}
     alone: dict[int, list[tuple[int, float]]] = {}
     loaded: dict[int, list[tuple[int, float]]] = {}
     transfers: dict[int, list[tuple[int, float]]] = {}
     for placed, measurement in measured:
         mapping = unplace(placed, planner.platform, planner.slots)
         n_cores = len(placed.cores)
-        for time in measured_stage_times(mapping, measurement):
-            key = (time.layers, time.slot, time.loaded)
-            if key not in times or times[key][0] < n_cores:
-                times[key] = (n_cores, time)
         for slot, ratio in _ratios(planner, mapping, measurement):
             (loaded if mapping.n_units > 1 else alone).setdefault(slot, []).append((n_cores, ratio))
         for cluster, ratio in _transfer_ratios(problem, mapping, measurement):
@@ -78,7 +73,7 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
         loaded_cost_ns=loaded_ns,
         setup_ns=np.rint(problem.setup * into).astype(np.int64),
         bandwidth_bytes_per_s=problem.bandwidth / into,
-        stage_times=(*problem.stage_times, *(time for _, time in times.values())),
+        stage_times=(*problem.stage_times, *(time for time, _, _ in _decisive(planner, measured))),
     )
     return replace(planner, problem=corrected)
 
@@ -126,26 +121,34 @@ def stage_costs(
     planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurement]]
 ) -> tuple[StageCost, ...]:
     """Return the measured stages for the cost table: as ``learn`` uses them, with their samples."""
-    found: dict[tuple[tuple[int, ...], int, bool], tuple[int, StageCost]] = {}
+    found = []
+    for time, mapping, measurement in _decisive(planner, measured):
+        layers = tuple(sorted(time.layers))
+        samples = tuple(
+            repeat.lanes[lane].stages[at].compute_ns
+            for repeat in measurement.counted
+            for lane, one in enumerate(mapping.lanes)
+            for at, stage in enumerate(one.stages)
+            if (tuple(sorted(stage.layers)), stage.slot) == (layers, time.slot)
+        )
+        slot = planner.slots[time.slot]
+        found.append(StageCost(layers, slot, time.compute_ns, samples, under_load=bool(time.loaded)))
+    return tuple(found)
+
+
+def _decisive(
+    planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurement]]
+) -> list[tuple[StageTime, Mapping, PlanMeasurement]]:
+    """Return every different stage, alone and under load, as the plan with the most cores has it."""
+    found: dict[object, tuple[int, StageTime, Mapping, PlanMeasurement]] = {}
     for placed, measurement in measured:
         mapping = unplace(placed, planner.platform, planner.slots)
         n_cores = len(placed.cores)
         for time in measured_stage_times(mapping, measurement):
-            layers, under_load = tuple(sorted(time.layers)), bool(time.loaded)
-            key = (layers, time.slot, under_load)
-            if key in found and found[key][0] >= n_cores:
-                continue
-            samples = tuple(
-                repeat.lanes[lane].stages[at].compute_ns
-                for repeat in measurement.counted
-                for lane, one in enumerate(mapping.lanes)
-                for at, stage in enumerate(one.stages)
-                if (tuple(sorted(stage.layers)), stage.slot) == key[:2]
-            )
-            slot = planner.slots[time.slot]
-            cost = StageCost(layers, slot, time.compute_ns, samples, under_load=under_load)
-            found[key] = (n_cores, cost)
-    return tuple(cost for _, cost in found.values())
+            key = (time.layers, time.slot, time.loaded)
+            if key not in found or found[key][0] < n_cores:
+                found[key] = n_cores, time, mapping, measurement
+    return [entry[1:] for entry in found.values()]
 
 
 def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) -> list[tuple[int, float]]:
@@ -164,12 +167,9 @@ def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) ->
         column = planner.costs.slots.index(planner.slots[slot])
         return planner.costs.slowdown_by_waiting(column, utilisation)
 
-    def own_ns(rate: StageRate) -> float:
-        # Without what its plan loses between frames: stages of other plans do not lose that.
-        return rate.input_ns + rate.compute_ns
-
+    # Without what its plan loses between frames: stages of other plans do not lose that.
     return [
-        (slot, min(_MOST, max(_LEAST, own_ns(rate) / slowdown(slot, got.utilisation) / expected)))
+        (slot, min(_MOST, max(_LEAST, rate.work_ns / slowdown(slot, got.utilisation) / expected)))
         for slot, expected, rate, got in zip(
             slots, predicted, measurement.rates, measurement.stages, strict=True
         )

@@ -18,7 +18,7 @@ from solvers.errors import InfeasibleError
 from solvers.evaluate import ScoreKey, evaluate, score_key
 from solvers.lanes import LanePool
 from solvers.limits import Limits
-from solvers.mapping import Lane, Mapping, Stage
+from solvers.mapping import Lane, Mapping
 from solvers.order_costs import NEVER
 from solvers.problem import Problem
 from solvers.registry import solve
@@ -105,15 +105,9 @@ def _mixes(problem: Problem, k: int, limits: Limits) -> Iterator[Mapping]:
     keep = 4 * k
     lists = _k_best(problem, offers, keep)
     for _, chosen in lists:
-        unit = 0
-        lanes = []
-        for number in chosen:
-            offer = offers[number]
-            stages = offer.pool.score(offer.use).stages
-            lanes.append(Lane(tuple(Stage(s.layers, s.slot, unit + n) for n, s in enumerate(stages))))
-            unit += len(stages)
+        lanes = [offers[number].pool.score(offers[number].use).stages for number in chosen]
         if lanes:
-            yield Mapping(tuple(lanes))
+            yield Mapping.of_chains([(stage.layers, stage.slot) for stage in stages] for stages in lanes)
 
 
 def _offers(problem: Problem, limits: Limits) -> list[_Offer]:

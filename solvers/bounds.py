@@ -201,6 +201,13 @@ def relaxation(cost: FloatArray, cores: np.ndarray, sizes: np.ndarray) -> tuple[
     return value, prices
 
 
+def charge(cost: FloatArray, price: FloatArray) -> FloatArray:
+    """Return cost times price; what is not allowed (``inf`` in either) stays so though the other is 0."""
+    with np.errstate(invalid="ignore"):
+        charged: FloatArray = np.where(np.isinf(cost) | np.isinf(price), np.inf, cost * price)
+    return charged
+
+
 def _dual(beta: FloatArray, cost: FloatArray, cores: np.ndarray) -> float:
     return (
         float((cost * (cores @ beta)).min(axis=1).sum())
@@ -211,9 +218,7 @@ def _dual(beta: FloatArray, cost: FloatArray, cores: np.ndarray) -> float:
 
 def _with_free(beta: FloatArray, cost: FloatArray, cores: np.ndarray) -> float:
     """Value where some slot is free of charge (0 * inf must not count as allowed)."""
-    price = cores @ beta
-    charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
-    return float(charged.min(axis=1).sum())
+    return float(charge(cost, cores @ beta).min(axis=1).sum())
 
 
 def _line_search(
@@ -259,8 +264,7 @@ def _cutting_planes(
     beta, best, best_beta = start, 0.0, start
     scale = _with_free(start, cost, cores) or 1.0  # the master works with numbers near one
     for _ in range(200):
-        price = cores @ beta
-        charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
+        charged = charge(cost, cores @ beta)
         chosen = charged.argmin(axis=1)
         value = float(charged[np.arange(len(cost)), chosen].sum())
         if value > best:

@@ -193,13 +193,7 @@ class _Answer:
             settled = self._lanes
             self._lanes = {}
             _, lanes = self._settle(lambda use: self._score(use, settled), bound=False)
-        stages: list[Lane] = []
-        unit = 0
-        for use in lanes:
-            lane = self._lanes[use]
-            stages.append(Lane(tuple(Stage(layers, slot, unit + n) for n, (layers, slot) in enumerate(lane))))
-            unit += len(lane)
-        return Found(Mapping(tuple(stages)) if stages else None, rate)
+        return Found(Mapping.of_chains(self._lanes[use] for use in lanes) if lanes else None, rate)
 
     def _settle(self, ask: Callable[[int], tuple[int, Stages]], *, bound: bool) -> tuple[float, list[int]]:
         """Ask for every lane of the best mix, until it is a mix of lanes that were asked for.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.bounds import bound_costs, least_overhead_ns
+from solvers.bounds import bound_costs, charge, least_overhead_ns
 from solvers.problem import BoolArray, FloatArray
 from solvers.topology import Blocks
 
@@ -68,8 +68,7 @@ def energy_bound_nj(blocks: Blocks, bound_hz: float) -> int:
     cost = bound_costs(blocks)
     power = np.array(problem.active_power_mw, np.float64)
     overhead = float((least_overhead_ns(problem) * power).min())
-    weight = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * power)
-    busy, _ = _Sharing(blocks, cost, float(problem.idle_power_mw or 0), bound_hz).least(weight)
+    busy, _ = _Sharing(blocks, cost, float(problem.idle_power_mw or 0), bound_hz).least(charge(cost, power))
     return int(np.round((busy + overhead) * (1 - SAFETY) / 1000))
 
 

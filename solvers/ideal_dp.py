@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.bounds import bound_costs, relaxation
+from solvers.bounds import bound_costs, charge, relaxation
 from solvers.errors import CapError, EvaluationMismatchError
 from solvers.ideals import Bits, as_bits, enumerate_ideals, hand_overs, sums_over
 from solvers.interval_dp import Resources, resources, useful_slots
@@ -119,9 +119,7 @@ class IdealTable:
         bound = bound_costs(blocks)
         _, self._price = relaxation(bound, problem.cores, np.array(problem.cluster_sizes))
         slot_price = problem.cores @ self._price
-        weight = np.where(np.isinf(bound), np.inf, np.where(np.isinf(bound), 0, bound) * slot_price).min(
-            axis=1
-        )
+        weight = charge(bound, slot_price).min(axis=1)
         self._weight: FloatArray = sums_over(self._bits, weight[:, None])[:, 0]
         self._by_weight = np.argsort(self._weight, kind="stable")
         self._sorted_weight = self._weight[self._by_weight]

@@ -361,13 +361,8 @@ def _lowest_latency(
 
 
 def _mapping(pool: LanePool, uses: Sequence[tuple[int, ...]]) -> Mapping:
-    lanes = []
-    unit = 0
-    for use in sorted(uses, reverse=True):
-        stages = pool.score(use).stages
-        lanes.append(Lane(tuple(Stage(s.layers, s.slot, unit + number) for number, s in enumerate(stages))))
-        unit += len(stages)
-    return Mapping(tuple(lanes))
+    chosen = (pool.score(use).stages for use in sorted(uses, reverse=True))
+    return Mapping.of_chains([(stage.layers, stage.slot) for stage in stages] for stages in chosen)
 
 
 def optimistic_rate(pool: LanePool, max_lanes: int | None) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -44,6 +46,14 @@ class Mapping:
     """One or more lanes on disjoint cores."""
 
     lanes: tuple[Lane, ...]
+
+    @classmethod
+    def of_chains(cls, lanes: Iterable[Iterable[tuple[tuple[int, ...], int]]]) -> Mapping:
+        """Give every stage, told as (layers, slot), a set of cores of its own."""
+        units = itertools.count()
+        return cls(
+            tuple(Lane(tuple(Stage(layers, slot, next(units)) for layers, slot in lane)) for lane in lanes)
+        )
 
     @property
     def n_stages(self) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from solvers.evaluate import Evaluation, keep_better
 from solvers.labels import Criteria, pareto_by_key
 from solvers.limits import Limits
-from solvers.mapping import Lane, Mapping, Stage
+from solvers.mapping import Mapping
 from solvers.offers import Offer
 from solvers.problem import BoolArray, FloatArray, Goal, IntArray, Problem
 
@@ -225,9 +225,4 @@ def memory_column(problem: Problem, rows: IntArray, cluster: int | None = None) 
 
 
 def _mapping(offers: list[Offer]) -> Mapping:
-    lanes = []
-    unit = 0
-    for offer in offers:
-        lanes.append(Lane(tuple(Stage(s.layers, s.slot, s.unit + unit) for s in offer.stages)))
-        unit += len(offer.stages)
-    return Mapping(tuple(lanes))
+    return Mapping.of_chains([(stage.layers, stage.slot) for stage in offer.stages] for offer in offers)

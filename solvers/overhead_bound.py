@@ -17,7 +17,7 @@ from itertools import chain, combinations
 
 import numpy as np
 
-from solvers.bounds import SAFETY, bound_costs, relaxation
+from solvers.bounds import SAFETY, bound_costs, charge, relaxation
 from solvers.problem import FloatArray, Problem
 from solvers.topology import Blocks
 
@@ -39,6 +39,8 @@ def overhead_bound_hz(problem: Problem, blocks: Blocks) -> float:
     blocks
         The problem's without ``colocated``.
     """
+    if not problem.overhead.any():
+        return float("inf")
     cost = bound_costs(blocks)
     overhead = hidden_overhead_ns(problem, cost, blocks)
     total = np.where(np.isinf(cost), 0, cost).sum(axis=0)
@@ -51,9 +53,9 @@ def overhead_bound_hz(problem: Problem, blocks: Blocks) -> float:
     period = 0.0
     best = start
     # From the best prices towards each cluster alone, then once more from the best of these.
+    corners = [np.eye(len(sizes))[n] / size for n, size in enumerate(sizes) if size > 0]
     for _ in range(2):
-        towards = [np.eye(len(sizes))[n] / size for n, size in enumerate(sizes) if size > 0]
-        for corner in towards:
+        for corner in corners:
             for part in np.linspace(0, 1, N_STEPS, endpoint=False):
                 beta = (1 - part) * best + part * corner
                 found = _least_work(cost, problem.cores @ beta, overhead, counted)
@@ -87,7 +89,7 @@ def hidden_overhead_ns(problem: Problem, cost: FloatArray, blocks: Blocks) -> Fl
 
 def _least_work(cost: FloatArray, price: FloatArray, overhead: FloatArray, counted: list[int]) -> float:
     """What a frame costs at least at these prices, over all choices of the counted slots."""
-    charged = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * price)
+    charged = charge(cost, price)
     rest = [slot for slot in range(cost.shape[1]) if slot not in counted]
     free = charged[:, rest].min(axis=1, initial=np.inf)
     least = np.inf

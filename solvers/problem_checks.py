@@ -115,11 +115,16 @@ def _check_limits(problem: Problem) -> None:
         raise ProblemError(f"{len(power)} active powers for {len(problem.slots)} slots")
     if power is None and (problem.max_power_mw is not None or problem.objective.goal.value == "energy"):
         raise ProblemError("a power limit or the goal energy needs active_power_mw for every slot")
-    for name, value, least in (
+    check_least(
         ("n_streams", problem.n_streams, 1),
         ("max_lanes", problem.max_lanes, 1),
         ("max_stages", problem.max_stages, 1),
         ("queue_depth", problem.queue_depth, 0),
-    ):
+    )
+
+
+def check_least(*wanted: tuple[str, int | None, int]) -> None:
+    """Refuse values below the least one allowed, given as (name, value or None, least)."""
+    for name, value, least in wanted:
         if value is not None and value < least:
             raise ProblemError(f"{name} is {value}, expected at least {least}")

@@ -14,6 +14,7 @@ from solvers.bounds import (
     MOST_STATES,
     SAFETY,
     bound_costs,
+    charge,
     least_overhead_ns,
     most_lanes,
     relaxation,
@@ -61,7 +62,7 @@ class RateBounds:
             _, with_power = relaxation(self._cost, use, np.append(sizes, room))
             slot_prices.append(use @ _around(with_power, np.append(sizes, room)).T)
         self._slot_prices = np.concatenate(slot_prices, axis=1)  # (slots, prices)
-        self._priced = _charge(self._cost[:, :, None], self._slot_prices[None]).min(axis=1)
+        self._priced = charge(self._cost[:, :, None], self._slot_prices[None]).min(axis=1)
         self._value: FloatArray = self._priced.sum(axis=0)
         self._most_lanes = most_lanes(loaded)
         self._largest = (self._cost + self._overhead).min(axis=1)
@@ -98,7 +99,7 @@ class RateBounds:
 
     def _rate(self, block: int, cost: FloatArray) -> float:
         relaxed = self._value * (1 - ROUNDING) - self._priced[block]
-        relaxed += _charge(cost[:, None], self._slot_prices).min(axis=0)
+        relaxed += charge(cost[:, None], self._slot_prices).min(axis=0)
         others = np.delete(self._largest, block)
         largest = max(float((cost + self._overhead).min()), float(others.max(initial=0.0)))
         period = max(float(relaxed.max()), largest / self._most_lanes) * (1 - SAFETY)
@@ -137,7 +138,7 @@ class _LaneBounds:
     def _of(self, cost: FloatArray) -> tuple[FloatArray, FloatArray]:
         """A block by core vector: its time on the quickest slot, and its two prices."""
         quickest = np.where(self._fits, cost, np.inf).min(axis=1)
-        return quickest, _charge(cost, self._charge).min(axis=2)
+        return quickest, charge(cost, self._charge).min(axis=2)
 
     def rate(self, block: int, cost: FloatArray) -> float:
         """Bound the rate (frames per ns) with other costs of one block."""
@@ -162,12 +163,3 @@ def _around(best: FloatArray, sizes: IntArray) -> FloatArray:
         corner[cluster] = 1 / sizes[cluster]
         found += [(1 - t) * best + t * corner for t in np.geomspace(1e-6, 1, N_SHIFTS)]
     return np.array(found)
-
-
-def _charge(cost: FloatArray, price: FloatArray) -> FloatArray:
-    """Cost times price; where one is not allowed (``inf``) it stays so though it is free."""
-    never = np.isinf(cost) | np.isinf(price)
-    charged: FloatArray = np.where(
-        never, np.inf, np.where(np.isinf(cost), 0, cost) * np.where(np.isinf(price), 0, price)
-    )
-    return charged

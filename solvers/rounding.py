@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.bounds import relaxation
+from solvers.bounds import charge, relaxation
 from solvers.limits import Limits
 from solvers.loads import Loads, allowed_on, elements, pieces
 from solvers.mapping import Lane
@@ -56,7 +56,7 @@ def round_prices(problem: Problem, limits: Limits) -> Lane | None:
     if not np.isfinite(cost).any(axis=1).all():
         return None
     _, prices = relaxation(cost, np.eye(len(slots), dtype=np.int64), sizes)
-    chosen = np.where(np.isinf(cost), np.inf, np.where(np.isinf(cost), 0, cost) * prices).argmin(axis=1)
+    chosen = charge(cost, prices).argmin(axis=1)
     unit_of = np.zeros(len(parts.members), np.int64)
     slot_of_unit: list[int] = []
     for column, (slot, size) in enumerate(zip(slots, sizes)):

@@ -21,6 +21,7 @@ from solvers.evaluate import Evaluation, evaluate
 from solvers.events import EventSimulation
 from solvers.mapping import Mapping
 from solvers.problem import IntArray, Problem
+from solvers.problem_checks import check_least
 from solvers.queueing import build_network, run_recurrences
 from solvers.simulation import Simulation, summarise
 
@@ -64,14 +65,12 @@ class SimulationOptions:
     warm_up: float = 0.2
 
     def __post_init__(self) -> None:
-        for name, value, least in (
+        check_least(
             ("n_frames", self.n_frames, 1),
             ("queue_depth", self.queue_depth, 0),
             ("interval_ns", self.interval_ns, 0),
             ("in_flight", self.in_flight, 1),
-        ):
-            if value is not None and value < least:
-                raise ProblemError(f"{name} is {value}, expected at least {least}")
+        )
         if not 0 <= self.warm_up < 1:
             raise ProblemError(f"warm_up is {self.warm_up}, expected a share from 0 to below 1")
         if self.contention is not None and min(self.contention, default=1) < 1:

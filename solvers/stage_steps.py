@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.errors import CapError
-from solvers.ideals import as_bits, enumerate_ideals
+from solvers.ideals import as_bits, enumerate_ideals, hand_overs
 from solvers.interval_dp import Resources, resources
 from solvers.limits import Limits
 from solvers.order_costs import NEVER, Links, OrderCosts
-from solvers.problem import BoolArray, Flow, IntArray, Problem
+from solvers.problem import BoolArray, IntArray
 from solvers.topology import Blocks
 
 
@@ -164,38 +164,22 @@ def steps_of_ideals(
 
 def _moving(blocks: Blocks, done: BoolArray, dearest: bool) -> list[IntArray]:
     """Hand-over time of every step, by the cluster it runs on."""
-    problem = blocks.problem
-    clusters = range(len(problem.cluster_sizes))
+    clusters = range(len(blocks.problem.cluster_sizes))
     found = [np.zeros((len(done), len(done)), np.int64) for _ in clusters]
-    cluster_of_slot = np.array([slot.cluster for slot in problem.slots])
-    for flow in problem.flows:
-        if flow.producer is None:
-            continue
-        source = blocks.of_layer[flow.producer]
-        users = sorted({blocks.of_layer[user] for user in flow.consumers} - {source})
-        if not users:
-            continue
-        possible = sorted({int(c) for c in cluster_of_slot[blocks.allowed[source]]})
-        receive, send = _prices(problem, flow, possible, dearest)
-        if any(receive):
+    for flow in hand_overs(blocks, dearest=dearest):
+        source = flow.source
+        users = [block for block in range(blocks.n_blocks) if flow.users >> block & 1]
+        if flow.receive_ns.any():
             entering = np.zeros(found[0].shape, np.bool_)
             for user in users:
                 entering |= (done[:, source] & ~done[:, user])[:, None] & done[:, user][None, :]
             for cluster in clusters:
-                found[cluster] += entering * receive[cluster]
-        if any(send):
+                found[cluster] += entering * flow.receive_ns[cluster]
+        if flow.send_ns.any():
             leaving = ~done[:, source][:, None] & (done[:, source] & ~done[:, users].all(axis=1))[None, :]
             for cluster in clusters:
-                found[cluster] += leaving * send[cluster]
+                found[cluster] += leaving * flow.send_ns[cluster]
     return found
-
-
-def _prices(problem: Problem, flow: Flow, possible: list[int], dearest: bool) -> tuple[list[int], list[int]]:
-    """What receiving and sending a flow takes, by cluster."""
-    clusters = range(len(problem.cluster_sizes))
-    pick = max if dearest else min
-    receive = [pick(problem.transfer_ns(a, b, flow.n_bytes) for a in possible) for b in clusters]
-    return receive, [problem.send_ns(c, flow.n_bytes) for c in clusters]
 
 
 def _measured(
@@ -204,12 +188,9 @@ def _measured(
     """Measured whole stages between all pairs of ideals that differ by them."""
     index = {mask: number for number, mask in enumerate(masks)}
     found = []
-    for (layers, slot), time in blocks.problem.measured_ns.items():
-        members = {blocks.of_layer[layer] for layer in layers if 0 <= layer < blocks.problem.n_layers}
-        held = {layer for block in members for layer in blocks.members[block]}
-        if held != layers or slot not in slots:
+    for mask, slot, time in blocks.measured_sets():
+        if slot not in slots:
             continue
-        mask = sum(1 << block for block in members)
         for start, before in enumerate(masks):
             end = index.get(before | mask)
             if end is not None and not before & mask:

@@ -23,7 +23,7 @@ import time
 
 import numpy as np
 
-from solvers.bounds import relaxation
+from solvers.bounds import charge, relaxation
 from solvers.frontier import Table
 from solvers.limits import Limits
 from solvers.problem import BoolArray, FloatArray, Problem
@@ -84,10 +84,7 @@ def _first_prices(units: Units) -> FloatArray:
     cores = problem.cores[list(units.slots)]
     _, per_core = relaxation(units.cost_ns, cores, np.array(problem.cluster_sizes))
     per_slot = cores @ per_core
-    paid = np.where(
-        np.isinf(units.cost_ns), np.inf, np.where(np.isinf(units.cost_ns), 0, units.cost_ns) * per_slot
-    )
-    prices: FloatArray = paid.min(axis=1)
+    prices: FloatArray = charge(units.cost_ns, per_slot).min(axis=1)
     total = float(prices.sum())
     return prices / total if total > 0 else np.full(len(prices), 1 / len(prices))
 

@@ -144,22 +144,17 @@ def experiment_options(command: F) -> F:
 
 def trace_options(command: F) -> F:
     """Add ``--trace --annotate``: what draws or profiles plans while they are measured."""
-
-    @click.option(
+    annotate = click.option(
+        "--annotate", is_flag=True, help="Tell Arm Streamline's daemon on this machine what every stage does."
+    )
+    trace = click.option(
         "--trace",
         "traces",
         multiple=True,
         type=click.Choice(["perfetto", "chrome"]),
         help="Draw the plan over time while it is measured [run: perfetto]; may be given twice.",
     )
-    @click.option(
-        "--annotate", is_flag=True, help="Tell Arm Streamline's daemon on this machine what every stage does."
-    )
-    @functools.wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return command(*args, **kwargs)
-
-    return wrapped  # type: ignore[return-value]
+    return trace(annotate(command))
 
 
 def quote(text: str) -> str:

@@ -74,20 +74,16 @@ class _Stage:
     def __init__(self, cores: tuple[int, ...]) -> None:
         self._cores = cores
         self._folder: Path | None = None
-        self._shared: Path | None = None
         self._parent = os.getppid()
 
     def clean(self) -> None:
         """Remove the parent's temporary folder when the parent was killed and can not."""
         remove_when_orphaned(self._folder, self._parent)
-        if self._shared is not None and os.getppid() != self._parent:
-            self._shared.unlink(missing_ok=True)
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         self._plan = stage_from_json(request["stage"])
         self._folder = Path(request["folder"])
         meeting = Meeting.from_json(request["meeting"])
-        self._shared = meeting.shared
         self._inputs, self._outputs = meeting.slots(self._plan)
         before = memory_now()
         self._stage = stage_for(self._plan)

@@ -79,9 +79,14 @@ class StageRate:
     excess_ns: float
 
     @property
+    def work_ns(self) -> float:
+        """What the stage itself takes, in whatever plan."""
+        return self.input_ns + self.compute_ns
+
+    @property
     def own_ns(self) -> float:
         """All but the hand-overs between stages, for which links stand in a prediction."""
-        return self.input_ns + self.compute_ns + self.excess_ns
+        return self.work_ns + self.excess_ns
 
 
 @dataclass(frozen=True)
@@ -227,14 +232,14 @@ class PlanMeasurement:
 
 def _shares(times: LaneTimes, units: Sequence[Sequence[int]]) -> list[tuple[float, float, float]]:
     """Mean times of each stage to receive and compute, and its share of what the busiest cores wait."""
-    busy = [stage.mean_busy_ns for stage in times.stages]
+    busy = [stage.mean_ns(stage.busy_sum_ns) for stage in times.stages]
     busiest = max(units, key=lambda members: sum(busy[n] for n in members))
     longest = sum(busy[n] for n in busiest)
     rest = max(0.0, 1e9 / times.throughput_hz - longest)
     return [
         (
-            stage.receive_sum_ns / max(1, len(stage.compute_samples_ns)),
-            stage.mean_compute_ns,
+            stage.mean_ns(stage.receive_sum_ns),
+            stage.mean_ns(stage.compute_sum_ns),
             rest * busy[n] / longest if n in busiest and longest else 0.0,
         )
         for n, stage in enumerate(times.stages)

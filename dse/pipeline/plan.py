@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from dse.errors import InputError
 from dse.flatbuffer.stages import StageModel
-from dse.graph import LayerGraph, Tensor
+from dse.graph import LayerGraph, Tensor, label_of
 from dse.placement import PlacedStage
 from dse.platforms import DEVICES, KERNELS, ClusterKind, Kernels
 
@@ -92,8 +92,8 @@ class StagePlan:
 
     @property
     def label(self) -> str:
-        """Its name with the networks that it works for, as in ``hand+face (lane0.stage1)``."""
-        return f"{'+'.join(self.networks)} ({self.name})" if self.networks else self.name
+        """Its name with the networks that it works for."""
+        return label_of(self.name, self.networks)
 
     @property
     def is_apart(self) -> bool:

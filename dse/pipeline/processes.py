@@ -149,8 +149,6 @@ class LaneProcesses:
             child.kill()
         for child in self._children:
             child.close()
-        for one in self._apart:
-            one.meeting.shared.unlink(missing_ok=True)
         self._children = []
         self._closed = True
         # What a lane wrote at the last moment.

@@ -57,20 +57,18 @@ class StageTimes:
         return self.receive_ns + self.compute_ns + self.send_ns
 
     @property
-    def mean_compute_ns(self) -> float:
-        """Time in the runtime per frame, on average: slow frames set the rate as well."""
-        return self.compute_sum_ns / max(1, len(self.compute_samples_ns))
+    def busy_sum_ns(self) -> int:
+        """Time in the window that the cores are taken."""
+        return self.receive_sum_ns + self.compute_sum_ns + self.send_sum_ns
 
-    @property
-    def mean_busy_ns(self) -> float:
-        """Time per frame that the cores are taken, on average."""
-        busy = self.receive_sum_ns + self.compute_sum_ns + self.send_sum_ns
-        return busy / max(1, len(self.compute_samples_ns))
+    def mean_ns(self, sum_ns: int) -> float:
+        """Return one of the sums per frame; unlike the median it counts slow frames, which set the rate."""
+        return sum_ns / max(1, len(self.compute_samples_ns))
 
     @property
     def utilisation(self) -> float:
         """Share of the window in which the stage was busy."""
-        busy = self.receive_sum_ns + self.compute_sum_ns + self.send_sum_ns
+        busy = self.busy_sum_ns
         return busy / (busy + self.wait_sum_ns) if busy else 0.0
 
 

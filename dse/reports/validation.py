@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from dse.graph import LayerGraph
+from dse.graph import LayerGraph, label_of
 from dse.reports.console import printable, shorten
 from dse.reports.diagnosis import cores_busy, machine_facts
 from dse.reports.wording import format_share
@@ -118,10 +118,7 @@ def _gap_text(graph: LayerGraph, plan: PlanResult, gap: Gap) -> str:
     """Tell one kind of gap; of a workload between which networks."""
     stages = {stage.name: stage for stage in plan.mapping.stages}
     cores = ",".join(map(str, stages[gap.before].cores))
-    names = [
-        f"{'+'.join(networks)} ({name})" if (networks := graph.networks_of(stages[name].layers)) else name
-        for name in (gap.after, gap.before)
-    ]
+    names = [label_of(name, graph.networks_of(stages[name].layers)) for name in (gap.after, gap.before)]
     where = (
         f"after {names[0]}, before {names[1]}" if names[0] != names[1] else f"between frames of {names[0]}"
     )

@@ -16,12 +16,7 @@ from dse.validation.outputs import (
     way_of_running,
     whole_outputs,
 )
-from dse.validation.prediction import (
-    PredictionError,
-    StageError,
-    measured_stage_times,
-    prediction_error,
-)
+from dse.validation.prediction import PredictionError, StageError, measured_stage_times, prediction_error
 
 __all__ = [
     "FLOAT_TOLERANCE",

@@ -75,7 +75,7 @@ def core_utilisation(measured: PlanMeasurement) -> tuple[tuple[int, float], ...]
         for members in lane.units:
             # Sums, not medians: frames that come in bursts wait long once and not at all afterwards.
             times = [repeat.lanes[number].stages[member] for repeat in measured.counted for member in members]
-            busy = sum(one.receive_sum_ns + one.compute_sum_ns + one.send_sum_ns for one in times)
+            busy = sum(one.busy_sum_ns for one in times)
             wait = sum(one.wait_sum_ns for one in times)
             for core in lane.stages[members[0]].cores:
                 shares[core] = round(busy / max(1, busy + wait), 4)
