@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -11,6 +12,12 @@
 /* Sequentially consistent throughout: "I sleep" and "I have counted on" must not both go unseen. */
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
+
+#define EARLY 8  /* the first nap leaves out an eighth of the usual rest */
+#define FINE 64 /* and further ones last a 64th of it */
+#define SHORTEST_NAP_NS 20000
+#define LATE_NS 100000 /* as late as the clock of a virtual machine may wake */
+#define LONGEST_NAP_NS 5000000 /* for longer rests a wake is not worth saving */
 
 static int64_t now_ns(void) {
     struct timespec t;
@@ -102,7 +109,20 @@ static int step(struct stage_lane *lane, struct stage_node *node, struct stage_f
     return 0;
 }
 
+/* Sleep by the clock until shortly before the usual end of a rest, then look again and again; 1: can go on. */
+static int nap(struct stage_lane *lane, struct stage_node *const *mine, int64_t n, int64_t usual_ns) {
+    int64_t since = now_ns(), span_ns = usual_ns - (usual_ns / EARLY > LATE_NS ? usual_ns / EARLY : LATE_NS);
+    while (now_ns() - since < 2 * usual_ns) {
+        struct timespec span = {0, span_ns < SHORTEST_NAP_NS ? SHORTEST_NAP_NS : span_ns};
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &span, NULL);
+        if (can_go_on(lane, mine, n)) return 1;
+        span_ns = usual_ns / FINE;
+    }
+    return 0;
+}
+
 static void rest(struct stage_lane *lane, struct stage_node *const *mine, int64_t n, struct stage_gate *gate) {
+    int64_t since = now_ns();
     if (lane->spin_ns > 0) {
         int64_t end = now_ns() + lane->spin_ns;
         while (now_ns() < end) {
@@ -110,14 +130,23 @@ static void rest(struct stage_lane *lane, struct stage_node *const *mine, int64_
             sched_yield(); /* another thread may share the core */
         }
     }
-    uint32_t seen = LOAD(&gate->tick);
-    STORE(&gate->asleep, 1);
-    if (!can_go_on(lane, mine, n)) sleep_on(gate, seen, -1);
-    STORE(&gate->asleep, 0);
+    int64_t usual_ns = gate->rest_ns;
+    int regular = 4 * gate->rest_error_ns < usual_ns;
+    if (lane->in_flight == 1 || !regular || usual_ns < LATE_NS || usual_ns > LONGEST_NAP_NS ||
+        !nap(lane, mine, n, usual_ns)) {
+        uint32_t seen = LOAD(&gate->tick);
+        STORE(&gate->asleep, 1);
+        if (!can_go_on(lane, mine, n)) sleep_on(gate, seen, -1);
+        STORE(&gate->asleep, 0);
+    }
+    int64_t off_ns = now_ns() - since - gate->rest_ns;
+    gate->rest_ns += off_ns / 8;
+    gate->rest_error_ns += ((off_ns < 0 ? -off_ns : off_ns) - gate->rest_error_ns) / 8;
 }
 
 int stage_loop_work(struct stage_lane *lane, struct stage_node *const *mine, int64_t n_mine,
                     struct stage_gate *gate, struct stage_failure *failure) {
+    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL); /* naps end when they should */
     while (!LOAD(&lane->stopped.value)) {
         struct stage_node *node = next_ready(lane, mine, n_mine);
         if (node) {

@@ -20,7 +20,7 @@ from dse.errors import DseError
 from dse.files import default_cache_folder
 
 LINE = 64
-VERSION = 2
+VERSION = 3
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_S = 60
@@ -44,7 +44,13 @@ class Counter(ctypes.Structure):
 class Gate(ctypes.Structure):
     """``stage_gate``."""
 
-    _fields_ = (("tick", ctypes.c_uint32), ("asleep", ctypes.c_uint32), ("pad", ctypes.c_char * (LINE - 8)))
+    _fields_ = (
+        ("tick", ctypes.c_uint32),
+        ("asleep", ctypes.c_uint32),
+        ("rest_ns", _I64),
+        ("rest_error_ns", _I64),
+        ("pad", ctypes.c_char * (LINE - 24)),
+    )
 
 
 class PortHandles(ctypes.Structure):
