@@ -37,27 +37,34 @@ SAFETY = 1e-12
 """Relative amount given away for rounding in the last sum."""
 
 
-def bound_costs(blocks: Blocks) -> FloatArray:
+def bound_costs(blocks: Blocks, besides_ns: FloatArray | None = None) -> FloatArray:
     """Return float64 (blocks, slots): what each block costs at least as part of any stage.
 
     Where a whole stage was measured faster than the sum of its layers, the costs of its layers on
     that slot are scaled down by the same factor, so that no stage is faster than the sum of these
     costs.  ``inf`` where the slot is not allowed.
+
+    Parameters
+    ----------
+    besides_ns
+        Float64 (slots,): what a stage is charged besides its blocks; of what was measured that much is
+        not theirs.  At most the overhead of the slot, and at most any of its measured stages.
     """
     cost = np.zeros((blocks.n_blocks, len(blocks.problem.slots)))
-    np.add.at(cost, np.array(blocks.of_layer), _layer_costs(blocks.problem))
+    np.add.at(cost, np.array(blocks.of_layer), _layer_costs(blocks.problem, besides_ns))
     cost[~blocks.allowed] = np.inf
     return cost
 
 
-def _layer_costs(problem: Problem) -> FloatArray:
+def _layer_costs(problem: Problem, besides_ns: FloatArray | None) -> FloatArray:
     layer = np.where(problem.supported, problem.cost_ns, 0).astype(np.float64)
     factor = np.ones_like(layer)
     for (layers, slot), time in problem.measured_ns.items():
         members = [number for number in sorted(layers) if 0 <= number < problem.n_layers]
         total = float(layer[members, slot].sum())
-        if total > time:
-            factor[members, slot] = np.minimum(factor[members, slot], time / total)
+        theirs = time if besides_ns is None else time - float(besides_ns[slot])
+        if total > theirs:
+            factor[members, slot] = np.minimum(factor[members, slot], theirs / total)
     scaled: FloatArray = layer * factor
     return scaled
 

@@ -41,13 +41,18 @@ def overhead_bound_hz(problem: Problem, blocks: Blocks) -> float:
     """
     if not problem.overhead.any():
         return float("inf")
-    cost = bound_costs(blocks)
-    overhead = hidden_overhead_ns(problem, cost, blocks)
+    period = max(_period_ns(problem, blocks, besides) for besides in _shares_ns(problem, blocks))
+    return 1e9 / (period * (1 - SAFETY)) if period > 0 else float("inf")
+
+
+def _period_ns(problem: Problem, blocks: Blocks, overhead: FloatArray) -> float:
+    """Bound the time between frames, every stage being charged ``overhead`` besides its blocks."""
+    cost = bound_costs(blocks, overhead)
     total = np.where(np.isinf(cost), 0, cost).sum(axis=0)
     share = overhead / np.maximum(1.0, total)
     counted = [int(slot) for slot in np.argsort(-share)[:MOST_COUNTED] if share[slot] >= NOTICEABLE]
     if not counted:
-        return float("inf")
+        return 0.0
     sizes = np.array(problem.cluster_sizes, np.float64)
     _, start = relaxation(cost, problem.cores, np.array(problem.cluster_sizes))
     period = 0.0
@@ -62,29 +67,28 @@ def overhead_bound_hz(problem: Problem, blocks: Blocks) -> float:
                 if found > period:
                     period, start = found, beta
         best = start
-    return 1e9 / (period * (1 - SAFETY)) if period > 0 else float("inf")
+    return period
 
 
-def hidden_overhead_ns(problem: Problem, cost: FloatArray, blocks: Blocks) -> FloatArray:
-    """Return float64 (slots,): what a stage takes at least besides its blocks' costs.
+def _shares_ns(problem: Problem, blocks: Blocks) -> tuple[FloatArray, ...]:
+    """Return float64 (slots,) each: of a stage's time, what may be taken for its overhead.
 
-    A whole stage that was measured hides its overhead in one time; what that leaves over the costs of its
-    layers is the overhead then.
-
-    Parameters
-    ----------
-    cost
-        From ``bound_costs``.
+    A whole stage that was measured tells one time, which may be below the overhead and the costs of its
+    layers together.  Then what is missing is taken off the overhead, or off the layers: both are right.
     """
-    least = problem.overhead.astype(np.float64)
+    off_overhead = problem.overhead.astype(np.float64)
+    off_layers = off_overhead.copy()
+    cost = bound_costs(blocks)
     of_layer = np.array(blocks.of_layer)
     # A block's cost is not told apart by layer here, so a stage is charged for every block it touches.
     for (layers, slot), time in problem.measured_ns.items():
         members = [layer for layer in layers if 0 <= layer < problem.n_layers]
         touched = cost[np.unique(of_layer[members]), slot] if members else np.zeros(0)
         paid = float(touched[np.isfinite(touched)].sum())
-        least[slot] = min(least[slot], max(0.0, time - paid))
-    return least
+        off_overhead[slot] = min(off_overhead[slot], max(0.0, time - paid))
+        off_layers[slot] = min(off_layers[slot], time)
+    same = bool((off_overhead == off_layers).all())
+    return (off_overhead,) if same else (off_overhead, off_layers)
 
 
 def _least_work(cost: FloatArray, price: FloatArray, overhead: FloatArray, counted: list[int]) -> float:

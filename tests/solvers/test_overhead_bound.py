@@ -56,6 +56,18 @@ def test_an_accelerator_with_slow_invocations_is_not_overrated(measured):
     assert overhead_bound_hz(problem, blocks) < 1.05 * (1000 + 1e6 / 1020)
 
 
+@pytest.mark.parametrize("layer_ns", [2_000, 20_000, 200_000])
+def test_layers_that_cost_more_alone_do_not_hide_the_overhead(layer_ns):
+    # Timed one by one they cost more than within the whole model, which takes 1.02 ms in all.
+    cost = np.array([[100_000, layer_ns]] * 10)
+    problem = gpu(cost_ns=cost, stage_times=(StageTime(frozenset(range(10)), 1, 1_020_000),))
+    best = solve(problem).evaluation
+    assert best is not None
+    bound = overhead_bound_hz(problem, contract(problem))
+    assert best.throughput_hz <= bound * (1 + 1e-9)
+    assert bound < 1.05 * (1000 + 1e6 / 1020)
+
+
 def test_small_overheads_are_left_to_the_relaxation():
     problem = gpu(overhead_ns=np.array([100, 100]))
     assert overhead_bound_hz(problem, contract(problem)) == float("inf")
