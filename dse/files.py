@@ -34,9 +34,9 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON atomically."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+def write_json(path: Path, value: Any, *, indent: int | None = 1) -> None:
+    """Write a value as JSON atomically, indented unless it is for machines alone."""
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
 def read_text(path: Path) -> str | None:

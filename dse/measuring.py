@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dse.config import Experiment
+from dse.deciding import Decision
 from dse.errors import DeviceError, MismatchError
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
@@ -115,7 +116,8 @@ class Trial:
             annotate=ADDRESS if settings.annotate else "",
         )
         sound = [pipeline for name, pipeline in pipelines.items() if name not in refused]
-        found = measure_plans(sound, self._frames, options, self.progress, self.measurements.keep)
+        keep, decide = self.measurements.keep, self._decision(plans)
+        found = measure_plans(sound, self._frames, options, self.progress, keep, decide)
         figures = {measurement.plan: measurement for measurement in found}
         return tuple(
             replace(attach(plan, figures[plan.name], self.graph, self.yardstick_ns), round=number)
@@ -123,6 +125,14 @@ class Trial:
             else refuse(plan, refused[plan.name])
             for plan in plans
         )
+
+    def _decision(self, plans: Sequence[PlanResult]) -> Decision | None:
+        """Return who decides on further repeats: what is repeated is throughput."""
+        settings = self.experiment.measure
+        if settings.precision is None or self.experiment.search.goal != "throughput":
+            return None
+        rivals = frozenset(plan.name for plan in plans if plan.feasible)
+        return Decision(rivals, settings.precision, settings.max_repeats or 2 * settings.repeats)
 
     def scorer(self, planner: Planner) -> Callable[[SolverMapping], float]:
         """Return an objective for a search by trial: runs a mapping once, outputs checked.

@@ -17,13 +17,15 @@ from dse.graph import LayerGraph
 from dse.mapping_file import MappingFile, stage_options, write_mapping
 from dse.networks import plan_networks
 from dse.past_run import LAYERS_NAME, layers_json
-from dse.pipeline.measurement import PlanMeasurement
+from dse.pipeline.measurement import PlanMeasurement, Repeat
 from dse.pipeline.trace import trace_measurement
 from dse.pipeline.trace_files import write_chrome_trace, write_perfetto_trace
 from dse.placement import PlacedMapping
 from dse.platforms import Platform
 from dse.results import RESULTS_FORMAT, RESULTS_VERSION, PlanResult, RunResult
 
+MOST_FRAMES = 1000
+"""Of one lane in one repeat whose time stamps are kept: tiny models make ten thousands a second."""
 _TRACES = {"perfetto": (write_perfetto_trace, ".pftrace"), "chrome": (write_chrome_trace, ".json")}
 
 
@@ -38,7 +40,10 @@ def write_inputs(folder: Path, experiment: Experiment, platform: Platform) -> No
 
 
 def write_measurements(folder: Path, measurements: tuple[PlanMeasurement, ...]) -> None:
-    """Write ``measurements.json``: every repeat of every plan with its raw samples."""
+    """Write ``measurements.json``: every repeat of every plan with its raw samples.
+
+    Of a lane's frames in one repeat the last ``MOST_FRAMES``.
+    """
     write_json(
         folder / "measurements.json",
         {
@@ -46,6 +51,7 @@ def write_measurements(folder: Path, measurements: tuple[PlanMeasurement, ...]) 
             "version": 1,
             "plans": [measurement_json(measurement) for measurement in measurements],
         },
+        indent=None,
     )
 
 
@@ -95,16 +101,19 @@ def measurement_json(measurement: PlanMeasurement) -> dict[str, Any]:
             ]
             for lane in measurement.threads
         ],
-        "repeats": [
-            {
-                "throughput_hz": repeat.throughput_hz,
-                "window_ns": list(repeat.window_ns),
-                "conditions": asdict(repeat.conditions),
-                # Per lane, frame and stage: the time stamps of dse.pipeline.timeline, in ns from the start.
-                "stamps_ns": [(run.stamps - int(run.stamps.min())).tolist() for run in repeat.runs],
-            }
-            for repeat in measurement.repeats
-        ],
+        "repeats": [_repeat_json(repeat) for repeat in measurement.repeats],
+    }
+
+
+def _repeat_json(repeat: Repeat) -> dict[str, Any]:
+    start_ns = min(int(run.stamps.min()) for run in repeat.runs)
+    return {
+        "throughput_hz": repeat.throughput_hz,
+        "window_ns": [end - start_ns for end in repeat.window_ns],
+        "conditions": asdict(repeat.conditions),
+        "n_frames": [run.n_frames for run in repeat.runs],
+        # Per lane, frame and stage: the time stamps of dse.pipeline.timeline, in ns from the start.
+        "stamps_ns": [(run.stamps[-MOST_FRAMES:] - start_ns).tolist() for run in repeat.runs],
     }
 
 

@@ -52,6 +52,7 @@ LAYERS: dict[str, int] = {
     "dse.deploy": 6,
     "dse.answer": 6,
     "dse.measuring": 6,
+    "dse.deciding": 6,
     "dse.learning": 6,
     "dse.rounds": 6,
     "dse.record": 6,

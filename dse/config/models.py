@@ -519,6 +519,14 @@ class MeasureSection(Section):
 
     enabled: bool | Literal["auto"] = Field("auto", description="auto: when the platform is this machine.")
     repeats: Annotated[int, Field(ge=1)] = Field(5, description="Rounds; all plans take turns in each.")
+    precision: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        0.02,
+        description="Plans that may be the fastest are repeated until their throughput is known to this "
+        "share; null: never. Only with three repeats and more.",
+    )
+    max_repeats: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Of one plan, for the precision; twice the repeats unless given."
+    )
     seconds: Annotated[float, Field(gt=0)] = Field(0.5, description="Of one plan in one round.")
     rounds: Annotated[int, Field(ge=1, le=20)] = Field(
         1, description="After each, what was measured corrects the costs and the search runs again."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +74,7 @@ def measure_plans(
     options: MeasureOptions | None = None,
     progress: Progress | None = None,
     keep: Callable[[PlanMeasurement], None] | None = None,
+    undecided: Callable[[Sequence[PlanMeasurement]], Collection[str]] | None = None,
 ) -> tuple[PlanMeasurement, ...]:
     """Measure plans as real pipelines, interleaved.
 
@@ -90,6 +91,9 @@ def measure_plans(
     keep
         Called after every run with what is known of its plan so far, so that an interruption
         loses nothing that was measured.
+    undecided
+        Asked after the repeats, and again after each further one: names of the plans that have to be
+        repeated once more.
 
     Returns
     -------
@@ -107,26 +111,30 @@ def measure_plans(
     if len(set(names)) != len(names):
         raise DeviceError(f"plans to be measured need different names, got {names}")
     order = random.Random(options.seed)  # noqa: S311 - an order, not a secret
-    with (
-        _Residents(options, frames) as residents,
-        progress.task("measuring plans", len(plans) * options.repeats) as task,
-    ):
-        found: dict[str, PlanMeasurement] = {}
-        for _ in range(options.repeats):
-            for plan in order.sample(list(plans), len(plans)):
-                found[plan.name] = _measure_once(residents, plan, found.get(plan.name), options)
-                task.advance(1, f"{plan.name}: {found[plan.name].samples_hz[-1]:.1f} frames/s")
-                if keep is not None:
-                    keep(found[plan.name])
-        for _ in range(options.extra_repeats):
-            for plan in order.sample(list(plans), len(plans)):
-                if found[plan.name].disturbed:
-                    progress.log(
-                        f"{plan.name} was disturbed ({found[plan.name].notes[-1]}): measuring it again"
-                    )
-                    found[plan.name] = _measure_once(residents, plan, found[plan.name], options)
-                    if keep is not None:
-                        keep(found[plan.name])
+    found: dict[str, PlanMeasurement] = {}
+
+    def once(plan: PipelinePlan) -> None:
+        found[plan.name] = _measure_once(residents, plan, found.get(plan.name), options)
+        if keep is not None:
+            keep(found[plan.name])
+
+    with _Residents(options, frames) as residents:
+        with progress.task("measuring plans", len(plans) * options.repeats) as task:
+            for _ in range(options.repeats):
+                for plan in order.sample(list(plans), len(plans)):
+                    once(plan)
+                    task.advance(1, f"{plan.name}: {found[plan.name].samples_hz[-1]:.1f} frames/s")
+            for _ in range(options.extra_repeats):
+                for plan in order.sample(list(plans), len(plans)):
+                    if found[plan.name].disturbed:
+                        note = found[plan.name].notes[-1]
+                        progress.log(f"{plan.name} was disturbed ({note}): measuring it again")
+                        once(plan)
+        while undecided and (again := undecided([found[name] for name in names])):
+            with progress.task("measuring the best plans again", len(again)) as task:
+                for plan in order.sample([plan for plan in plans if plan.name in again], len(again)):
+                    once(plan)
+                    task.advance(1, f"{plan.name}: {found[plan.name].samples_hz[-1]:.1f} frames/s")
     return tuple(found[name] for name in names)
 
 

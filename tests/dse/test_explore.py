@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dse import record
 from dse.mapping_file import read_mapping
 
 EXPERIMENT = """
@@ -133,7 +134,15 @@ def test_the_run_folder_is_complete(finished):
     measured = json.loads((folder / "measurements.json").read_text())["plans"]
     for plan in measured:
         assert len(plan["repeats"]) >= 2
-        assert all(repeat["stamps_ns"] for repeat in plan["repeats"])
+        for repeat in plan["repeats"]:
+            begin, end = repeat["window_ns"]
+            rate = 0.0
+            for n_frames, frames in zip(repeat["n_frames"], repeat["stamps_ns"], strict=True):
+                assert len(frames) == min(n_frames, record.MOST_FRAMES)
+                left = [max(stage[3] for stage in frame) for frame in frames]
+                inside = [time for time in left if begin <= time <= end]
+                rate += (len(inside) - 1) / (inside[-1] - inside[0]) * 1e9
+            assert rate == pytest.approx(repeat["throughput_hz"], rel=0.25)
         for lane in plan["threads"]:
             for thread in lane:
                 assert thread["got"] == thread["wanted"], "every runtime thread has the mask it was given"

@@ -59,6 +59,18 @@ def test_21_plans_are_measured_interleaved_with_or_without_room_for_all(plans, t
         ]
 
 
+def test_plans_that_are_undecided_are_repeated(plans, tiny):
+    asked: list[list[int]] = []
+
+    def undecided(found):
+        asked.append([len(one.repeats) for one in found])
+        return [found[0].plan, found[2].plan][: 3 - len(asked)]
+
+    found = measure_plans(plans, tiny.frames(3), QUICK, undecided=undecided)
+    assert asked == [[3, 3, 3], [4, 3, 4], [5, 3, 4]]
+    assert [len(one.samples_hz) for one in found] == [5, 3, 4]
+
+
 def test_a_plan_that_can_not_be_built_is_named_and_the_rest_is_ended(plans, tiny, cores):
     broken = tiny.folder / "broken.tflite"
     broken.write_bytes(b"TFL3 but not really")
