@@ -181,6 +181,7 @@ def results_json(result: RunResult, status: str = "done") -> dict[str, Any]:
         "elsewhere": [entry.to_json() for entry in elsewhere(result.costs)],
         "output_check": result.output_check,
         "rounds": [asdict(entry) for entry in result.rounds],
+        **({} if result.speed is None else {"speed": asdict(result.speed)}),
         "plans": [
             {**plan_json(plan), **networks_json(result.graph, result.costs, plan)} for plan in result.plans
         ],

@@ -228,6 +228,25 @@ class Round:
     best_hz: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast the machine is, compared with an earlier run.
+
+    Parameters
+    ----------
+    judge
+        Name of the plan that was measured both times.
+    change
+        How much faster it ran, as a share; negative for slower.
+    n_tries
+        How often everything was measured until the speeds agreed, or time was up.
+    """
+
+    judge: str
+    change: float
+    n_tries: int = 1
+
+
 @dataclass(frozen=True)
 class RunResult:
     """Everything a run found out.
@@ -255,6 +274,8 @@ class RunResult:
         What was made best.
     rounds
         How search and measurement took turns; empty when nothing was measured.
+    speed
+        Of a validation: the machine's, compared with the run's; None where nothing tells it.
     """
 
     graph: LayerGraph
@@ -269,6 +290,7 @@ class RunResult:
     run_dir: Path | None = None
     goal: Goal = "throughput"
     rounds: tuple[Round, ...] = ()
+    speed: Speed | None = None
 
     @property
     def best(self) -> PlanResult:

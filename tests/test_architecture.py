@@ -55,6 +55,7 @@ LAYERS: dict[str, int] = {
     "dse.deciding": 6,
     "dse.learning": 6,
     "dse.rounds": 6,
+    "dse.speed": 6,
     "dse.record": 6,
     "dse.costing": 6,
     "dse.cutting": 6,

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -171,6 +172,27 @@ def test_rounds_learn_from_measurements(place):
     assert len(new) == (rounds[1]["n_new"] if len(rounds) > 1 else 0)
     mappings = [json.dumps(plan["mapping"]) for plan in result["plans"]]
     assert len(set(mappings)) == len(mappings), "each mapping once"
+
+
+def test_a_validation_at_another_speed_is_repeated_and_marked(finished):
+    """The run's results are made to say that everything ran three times as fast then."""
+    place, _ = finished
+    folder = place.folder / "runs" / "fast then"
+    shutil.copytree(place.folder / "runs" / "first", folder)
+    results = json.loads((folder / "results.json").read_text())
+    for plan in results["plans"]:
+        if plan["measured"]:
+            plan["measured"]["throughput_hz"] *= 3
+    (folder / "results.json").write_text(json.dumps(results))
+    arguments = ["validate", str(folder), "--repeats", "1", "--seconds", "0.1", "--tries", "2", "--json"]
+    out, err = place.dse(*arguments)
+    told = json.loads(out)
+    assert told["speed"]["n_tries"] == 2
+    assert told["speed"]["change"] < -0.4
+    assert told["speed"]["judge"] != next(p["name"] for p in told["plans"] if p["name"].startswith("mapping"))
+    (warning,) = (text for text in told["warnings"] if text.startswith("Drifted: "))
+    assert told["speed"]["judge"] in warning
+    assert "measuring again, 2 of 2 times at most" in err
 
 
 @pytest.fixture
