@@ -22,8 +22,9 @@ KINDS: dict[str, type[DseError]] = {
 """Errors of a process that the parent raises again as what they are."""
 
 
-_REPARENTED_S = 0.2
-"""A process sees the end of its input a moment before its parent is gone for good."""
+_POLL_S = 0.2
+_REPARENTED_S = 5.0
+"""A process sees the end of its input before its parent is gone for good; long before on a busy machine."""
 
 _CLEANINGS = 10
 
@@ -38,7 +39,9 @@ def remove_when_orphaned(folder: Path | None, parent: int) -> None:
     parent
         The process that started this one.
     """
-    time.sleep(_REPARENTED_S)
+    end = time.monotonic() + _REPARENTED_S
+    while os.getppid() == parent and time.monotonic() < end:
+        time.sleep(_POLL_S)
     if folder is None or os.getppid() == parent:
         return
     remove_shared_files(folder)
@@ -47,7 +50,7 @@ def remove_when_orphaned(folder: Path | None, parent: int) -> None:
         if not folder.exists():
             return
         # A lane that has just finished is still writing there.
-        time.sleep(_REPARENTED_S)
+        time.sleep(_POLL_S)
 
 
 def memory_now() -> dict[str, int]:

@@ -46,7 +46,7 @@ class LaneProcesses:
         self.slowest_ns = 0
         self._stall_s = stall_s
         self._folder = tempfile.TemporaryDirectory(prefix="dse-pipeline-")
-        self._closed = False
+        self._closed = self._streaming = False
         self._children: list[Child] = []  # of the lanes, then of stages that have one of their own
         self._apart: list[StageProcess] = []
         self._status: list[memoryview] = []
@@ -160,9 +160,9 @@ class LaneProcesses:
     ) -> dict[int, dict[str, Any]]:
         """Send lanes their requests and wait for all answers; they come by lane, in order.
 
-        On any failure all lanes are ended before the error is raised.
+        On any failure all lanes are ended before the error is raised; a stream that is under way is none.
         """
-        self._check_open()
+        self._check_free()
         try:
             self._clear_status()
             for lane, request in requests.items():
@@ -173,6 +173,15 @@ class LaneProcesses:
         except BaseException:
             self.close()
             raise
+
+    def enter_stream(self) -> None:
+        """Say that a stream is under way (see ``stream.Host``)."""
+        self._check_free()
+        self._streaming = True
+
+    def leave_stream(self) -> None:
+        """Say that the stream is over."""
+        self._streaming = False
 
     def begin_stream(self, requests: Sequence[dict[str, object]]) -> None:
         """Send each lane its request (see ``stream.Host``)."""
@@ -272,6 +281,14 @@ class LaneProcesses:
     def _check_open(self) -> None:
         if self._closed:
             raise DeviceError(f"plan {self.plan.name!r}: the pipeline is not running")
+
+    def _check_free(self) -> None:
+        self._check_open()
+        if self._streaming:
+            raise DeviceError(
+                f"plan {self.plan.name!r}: a stream is under way; take its outputs to the end, or close() "
+                f"the iterator that gives them"
+            )
 
     def _ended(self, error: DseError, doing: str, n_delivered: int | None = None) -> DseError:
         """End all lanes; return the error with what that costs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
@@ -10,20 +11,45 @@ from pathlib import Path
 
 import numpy as np
 
+from dse.errors import DeviceError
 from dse.pipeline.engine import Array, numpy_type, padded_bytes
 from dse.pipeline.plan import Port
+from dse.units import format_bytes
 
 Slots = list[tuple[Array, ...]]
 _FAST = Path("/dev/shm")  # noqa: S108 - memory, not disk; the file's name is random and its mode 0600
 
 
 def make_shared_file(inputs: Sequence[Port], outputs: Sequence[Port], n_slots: int, folder: Path) -> Path:
-    """Make a file for the slots, in memory where the system has such a folder, else in ``folder``."""
-    size = n_slots * sum(padded_bytes(port.n_bytes) for port in (*inputs, *outputs))
-    place = _FAST if os.access(_FAST, os.W_OK) else folder
+    """Make a file for the slots, in memory where the system has such a folder with room, else in ``folder``.
+
+    Raises
+    ------
+    DeviceError
+        There is no room in either.
+    """
+    size = max(mmap.PAGESIZE, n_slots * sum(padded_bytes(port.n_bytes) for port in (*inputs, *outputs)))
+    found = _reserved(_FAST, folder, size) or _reserved(folder, folder, size)
+    if found is None:
+        raise DeviceError(
+            f"expected room for {format_bytes(size)} of inputs and outputs in {_FAST} or {folder}: "
+            f"make one of them larger, or set TMPDIR"
+        )
+    return found
+
+
+def _reserved(place: Path, folder: Path, size: int) -> Path | None:
+    """Make a file whose space is taken: where it was not there, the first write would kill the process."""
+    if not os.access(place, os.W_OK):
+        return None
     handle, name = tempfile.mkstemp(prefix=_prefix(folder), dir=place)
     try:
-        os.ftruncate(handle, max(size, mmap.PAGESIZE))
+        os.posix_fallocate(handle, 0, size)
+    except OSError as error:
+        Path(name).unlink()
+        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.ENOMEM):
+            return None
+        raise
     except BaseException:
         Path(name).unlink()
         raise

@@ -43,6 +43,15 @@ class Host(Protocol):
     def running(self) -> bool:
         """Whether the lanes are there."""
 
+    def enter_stream(self) -> None:
+        """Say that a stream is under way; raises when one is already, or when the lanes are not there."""
+
+    def leave_stream(self) -> None:
+        """Say that the stream is over."""
+
+    def close(self) -> None:
+        """End all lanes."""
+
     def begin_stream(self, requests: Sequence[dict[str, object]]) -> None:
         """Send each lane its request, without waiting."""
 
@@ -137,6 +146,7 @@ class _LaneStream:
 
 
 Pull = Callable[[], "Sequence[Array] | None"]
+Check = Callable[[Sequence[Array], int], None]
 
 
 class NotYet(Exception):  # noqa: N818 - a signal, not a fault
@@ -147,7 +157,7 @@ def run_stream(
     host: Host,
     pull: Pull,
     queue_depth: int,
-    check: Callable[[Sequence[Array]], None],
+    check: Check,
     wake_fd: int | None = None,
     record: int = 0,
 ) -> Iterator[Frame]:
@@ -162,7 +172,7 @@ def run_stream(
     queue_depth
         Frames that may wait in front of a stage.
     check
-        Raises when a frame does not fit the model.
+        Given a frame and its number, raises when it does not fit the model.
     wake_fd
         Readable when ``pull`` is worth another try.
     record
@@ -182,7 +192,7 @@ def run_streams(
     host: Host,
     pulls: Sequence[Pull],
     queue_depth: int,
-    check: Callable[[Sequence[Array]], None],
+    check: Check,
     record: int = 0,
 ) -> Iterator[tuple[int, Frame]]:
     """Feed each lane from a source of its own; yield (source, outputs), in order for each source.
@@ -200,6 +210,7 @@ def run_streams(
 
 @contextlib.contextmanager
 def _lane_streams(host: Host, queue_depth: int, record: int) -> Iterator[list[_LaneStream]]:
+    host.enter_stream()
     lanes: list[_LaneStream] = []
     try:
         for number, plan in enumerate(host.plan.lanes):
@@ -209,6 +220,10 @@ def _lane_streams(host: Host, queue_depth: int, record: int) -> Iterator[list[_L
     finally:
         for lane in lanes:
             lane.close()
+        # Who is interrupted does not wait until lanes have finished what is inside, so they end.
+        if not all(lane.finished for lane in lanes):
+            host.close()
+        host.leave_stream()
 
 
 def _guarded(dealer: _Dealer) -> Iterator[tuple[int, Frame]]:
@@ -229,7 +244,7 @@ class _Dealer:
         host: Host,
         lanes: Sequence[_LaneStream],
         pull: Pull,
-        check: Callable[[Sequence[Array]], None],
+        check: Check,
         wake_fd: int | None = None,
     ) -> None:
         self._host = host
@@ -256,6 +271,10 @@ class _Dealer:
             if self._wake_fd is not None:
                 selector.register(self._wake_fd, selectors.EVENT_READ, ("wake", 0))
             while not all(lane.finished for lane in self._lanes):
+                if not self._host.running:
+                    raise DeviceError(
+                        f"plan {self._host.plan.name!r}: the pipeline was closed in the middle of a stream"
+                    )
                 self._feed()
                 block = self._starved or self._ended or not self._has_room()
                 self._look(selector, _POLL_S if block else 0)
@@ -315,11 +334,11 @@ class _Dealer:
             self._end()
             return
         number = min(range(len(self._lanes)), key=lambda n: self._lanes[n].in_flight / self._lanes[n].n_slots)
-        self._put(number, frame)
+        self._put(number, frame, self._n_delivered + len(self._order))
         self._order.append(number)
 
-    def _put(self, number: int, frame: Sequence[Array]) -> None:
-        self._check(frame)
+    def _put(self, number: int, frame: Sequence[Array], place: int) -> None:
+        self._check(frame, place)
         self._lanes[number].put(frame)
         if self._lanes[number].in_flight == 1:
             self._watch.forget(number)
@@ -356,7 +375,7 @@ class _OwnLanes(_Dealer):
         host: Host,
         lanes: Sequence[_LaneStream],
         pulls: Sequence[Pull],
-        check: Callable[[Sequence[Array]], None],
+        check: Check,
     ) -> None:
         super().__init__(host, lanes, lambda: None, check)
         self._pulls = tuple(pulls)
@@ -372,7 +391,7 @@ class _OwnLanes(_Dealer):
             if frame is None:
                 lane.end()
             else:
-                self._put(number, frame)
+                self._put(number, frame, lane.fed)
         self._ended = all(lane.ended for lane in self._lanes)
 
     def _next_ready(self) -> tuple[int, Frame] | None:
@@ -380,6 +399,20 @@ class _OwnLanes(_Dealer):
             if ready:
                 return number, ready.popleft()
         return None
+
+
+def frames_of(source: Iterable[Sequence[Array]]) -> Iterator[Sequence[Array]]:
+    """Yield the frames of a source.
+
+    Raises
+    ------
+    InputError
+        The source gives None, which would be taken for its end.
+    """
+    for number, frame in enumerate(source):
+        if frame is None:
+            raise InputError(f"the source gave None as frame {number}, expected a tuple of arrays")
+        yield frame
 
 
 class ThreadedSource:
@@ -417,7 +450,7 @@ class ThreadedSource:
     def _run(self) -> None:
         last: BaseException | None = None
         try:
-            for frame in self._source:
+            for frame in frames_of(self._source):
                 if not self._put(frame):
                     return
         except BaseException as error:

@@ -21,12 +21,19 @@ import numpy as np
 from dse.errors import ChildDiedError, DeviceError, InputError, PlatformError
 from dse.pipeline.affinity import ThreadRecord
 from dse.pipeline.counters import Counters
-from dse.pipeline.engine import Array, make_slot
+from dse.pipeline.engine import ENGINES, Array, make_slot
 from dse.pipeline.frames import check_frame, check_frames
 from dse.pipeline.lane import load_frames, save_frames
 from dse.pipeline.plan import LanePlan, PipelinePlan, entering_stages, final_stages
 from dse.pipeline.processes import STALL_S, LaneProcesses
-from dse.pipeline.stream import FrameSink, ThreadedSource, refuse_shared_state, run_stream, run_streams
+from dse.pipeline.stream import (
+    FrameSink,
+    ThreadedSource,
+    frames_of,
+    refuse_shared_state,
+    run_stream,
+    run_streams,
+)
 from dse.pipeline.timeline import LaneTimes, Stamps, lane_times
 
 _SHORT_S = 10.0
@@ -95,6 +102,8 @@ class Pipeline:
     ------
     PlatformError
         The plan wants cores that this process may not use.
+    InputError
+        A parameter is out of its range.
     InputError, RuntimeRefusedError, AffinityError, ChildDiedError, ChildTimeoutError
         On entering: a lane can not be built; the message names plan, lane and stage.
     """
@@ -115,6 +124,14 @@ class Pipeline:
         self.plan = plan
         if annotate and record:
             raise InputError(f"plan {plan.name!r}: expected record or annotate, got both")
+        if engine not in ENGINES:
+            raise InputError(
+                f"plan {plan.name!r}: expected an engine of {', '.join(ENGINES)}, got {engine!r}"
+            )
+        least = {"queue_depth": (queue_depth, 1), "record": (record, 0), "spin_us": (spin_us, 0)}
+        for name, (value, limit) in least.items():
+            if value < limit:
+                raise InputError(f"plan {plan.name!r}: expected {name} of at least {limit}, got {value}")
         if frames is None:
             frames = [tuple(make_slot(port) for port in plan.inputs)]
         self._frames = [tuple(frame) for frame in frames]
@@ -184,6 +201,8 @@ class Pipeline:
         )
 
     def __enter__(self) -> Pipeline:
+        if self._lanes is not None and self._lanes.running:
+            raise DeviceError(f"plan {self.plan.name!r}: the pipeline is running already")
         available = os.sched_getaffinity(0)
         missing = [core for core in self.plan.cores if core not in available]
         if missing:
@@ -366,8 +385,7 @@ class Pipeline:
         ChildDiedError, ChildTimeoutError, DeviceError
             A lane died, stalled or failed.  All lanes are ended.
         """
-        source = iter(frames)
-        return self._stream(lambda: next(source, None), None)
+        return self._stream(partial(next, frames_of(frames), None), None)
 
     def map_streams(
         self, sources: Sequence[Iterable[Sequence[Array]]]
@@ -394,8 +412,7 @@ class Pipeline:
                 f"plan {self.plan.name!r}: {len(sources)} streams for {len(self.plan.lanes)} lanes; "
                 f"each stream needs a lane of its own"
             )
-        iterators = [iter(source) for source in sources]
-        pulls = [partial(next, iterator, None) for iterator in iterators]
+        pulls = [partial(next, frames_of(source), None) for source in sources]
         return run_streams(
             self._running, pulls, self._queue_depth, partial(check_frame, self.plan), self._record
         )

@@ -81,7 +81,8 @@ def build_trace(
     max_frames
         Only the first frames of each lane are drawn.
     """
-    start = min(int(run.stamps[:, :, 0].min()) for run in runs)
+    # A lane may have got no frame of a short stream.
+    start = min((int(run.stamps[:, :, 0].min()) for run in runs if len(run.stamps)), default=0)
     tracks: list[Track] = []
     counters: list[Counter] = []
     for number, (lane, run) in enumerate(zip(plan.lanes, runs, strict=True)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -23,6 +24,7 @@ from dse.flatbuffer.merge import merge_models
 from dse.flatbuffer.reader import read_model
 from dse.inputs import make_frames
 from dse.pipeline.plan import whole_model_plan
+from dse.pipeline.shared import _FAST
 from dse.pipeline.supervise import Pipeline
 from dse.pipeline.trace import build_trace
 from dse.pipeline.watch import StallWatch
@@ -93,11 +95,94 @@ def test_a_source_that_raises_is_heard_and_the_pipeline_stays_usable(tiny, lanes
         check(tiny, pipeline.map(numbered(tiny, 50)), 50)
 
 
-def test_a_frame_that_does_not_fit_is_refused_and_the_pipeline_stays_usable(tiny, lanes):
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (
+            (np.zeros((1, 8)),),
+            r"frame 3 has float64\(1, 8\) for input 'x', expected an array float32\(1, 8\)",
+        ),
+        (([[0.0] * 8],), "frame 3 has a list for input 'x', expected an array float32"),
+        ((), "frame 3 has 0 arrays, the model 1 inputs"),
+        (8, "frame 3 is of type int, expected a tuple of arrays"),
+        (None, "gave None as frame 3, expected a tuple of arrays"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused_and_the_pipeline_stays_usable(tiny, lanes, bad, message):
     with Pipeline(lanes, tiny.frames(1)) as pipeline:
-        with pytest.raises(InputError, match="float64"):
-            list(pipeline.map([(np.zeros((1, tiny.size)),)]))
+        with pytest.raises(InputError, match=message):
+            list(pipeline.map([*numbered(tiny, 3), bad, *numbered(tiny, 1)]))
+        with pytest.raises(InputError, match=message):
+            pipeline.stream([*numbered(tiny, 3), bad], lambda number, outputs: None)
         check(tiny, pipeline.map(numbered(tiny, 50)), 50)
+
+
+def test_one_stream_at_a_time_and_it_is_not_disturbed_by_other_wishes(tiny, lanes):
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        stream = pipeline.map(numbered(tiny, 60))
+        first = next(stream)
+        for wish in (
+            lambda: next(pipeline.map(numbered(tiny, 1))),
+            lambda: pipeline.run(n_frames=3),
+            pipeline.resident_bytes,
+        ):
+            with pytest.raises(DeviceError, match=r"a stream is under way; .* close\(\)"):
+                wish()
+        with pytest.raises(DeviceError, match="running already"):
+            pipeline.__enter__()
+        check(tiny, itertools.chain([first], stream), 60)
+        assert pipeline.run(n_frames=3)[0].n_frames == 3
+        stream = pipeline.map(numbered(tiny, 10**9))
+        next(stream)
+    with pytest.raises(DeviceError, match="closed in the middle of a stream"):
+        list(stream)
+
+
+def test_an_interrupted_stream_ends_the_lanes_at_once(tiny, lanes):
+    """Ctrl-C while nothing comes: else the lanes would wait for frames for ever."""
+    over = threading.Event()
+    main = threading.main_thread().ident or 0
+
+    def camera():
+        yield from numbered(tiny, 3)
+        threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+        over.wait(60)
+
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.stream(camera(), lambda number, outputs: None)
+        over.set()
+        assert pipeline.pids == ()
+        with pytest.raises(DeviceError, match="not running"):
+            list(pipeline.map(numbered(tiny, 1)))
+
+
+@pytest.mark.parametrize(
+    "setting", [{"queue_depth": 0}, {"record": -1}, {"spin_us": -1}, {"engine": "fast"}], ids=str
+)
+def test_impossible_settings_are_told_before_anything_starts(tiny, lanes, setting):
+    with pytest.raises(InputError, match=f"{next(iter(setting))}|engine of auto, compiled, interpreter"):
+        Pipeline(lanes, tiny.frames(1), **setting)
+
+
+def test_slots_go_to_the_disk_where_the_memory_has_no_room(tiny, lanes, monkeypatch):
+    """Memory that is not reserved would kill this process when it is first written to."""
+    real, places = os.posix_fallocate, []
+
+    def small(handle: int, offset: int, size: int) -> None:
+        places.append(Path(f"/proc/self/fd/{handle}").readlink().parent)
+        if places[-1] == _FAST:
+            raise OSError(errno.ENOSPC, "no space")
+        real(handle, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", small)
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        check(tiny, pipeline.map(numbered(tiny, 100)), 100)
+        assert set(places) == {_FAST, pipeline.folder()}
+        assert not list(_FAST.glob(f"dse-slots-{pipeline.folder().name}-*"))
+    monkeypatch.setattr(os, "posix_fallocate", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"0"))
+    with Pipeline(lanes, tiny.frames(1)) as pipeline, pytest.raises(DeviceError, match="expected room for"):
+        next(pipeline.map(numbered(tiny, 1)))
 
 
 def test_a_source_that_blocks_does_not_hold_back_outputs(tiny, lanes):
@@ -317,6 +402,15 @@ def test_a_stream_can_be_recorded_and_drawn(tiny, lanes, loop):
         assert (np.diff(run.stamps, axis=2) >= 0).all()
         assert (np.diff(run.stamps[:, 0, 0]) > 0).all()
     assert len(build_trace(lanes, runs).tracks) == 2
+
+
+def test_a_stream_with_fewer_frames_than_lanes_can_be_drawn(tiny, lanes):
+    with Pipeline(lanes, record=40) as pipeline:
+        for n_frames in (1, 0):
+            check(tiny, pipeline.map(numbered(tiny, n_frames)), n_frames)
+            trace = build_trace(lanes, pipeline.recorded())
+            frames = {one.frame for track in trace.tracks for one in track.slices if one.frame is not None}
+            assert frames == set(range(n_frames))
 
 
 def test_nothing_is_recorded_unasked(tiny, lanes):
