@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="dse-benchmark-") as work:
         folder = options.keep or Path(work)
+        folder.mkdir(parents=True, exist_ok=True)
         for model in options.models:
             try:
                 rows.append(one(model, settings, folder, options.validations))
