@@ -98,6 +98,11 @@ def _cause(best: PlanResult, plans: Sequence[PlanResult], platform: Platform, go
     if _apart(best) and _pipelined(best):
         return "Networks that do not wait for each other run at the same time, each where it fits best."
     if not _pipelined(best):
+        if len(lanes) > 1 and any(len(lane.stages) > 1 for lane in lanes):
+            return (
+                "Every lane runs all of its stages one after another on the same cores: that keeps them as "
+                "busy as copies of the whole model do."
+            )
         if len(lanes) > 1:
             return (
                 "Copies keep every core busy with no hand-overs and no synchronisation between threads; "

@@ -203,8 +203,8 @@ class _Reader:
         self.faults: list[str] = []
 
     def fault(self, path: yaml_io.PathKey, text: str) -> None:
-        where = ".".join(str(part) for part in path)
-        self.faults.append(f"{self.document.where(path)}: {where}: {text}")
+        field = f"{'.'.join(str(part) for part in path)}: " if path else ""
+        self.faults.append(f"{self.document.where(path)}: {field}{text}")
 
     def fields(
         self, path: yaml_io.PathKey, wanted: dict[str, Any], optional: dict[str, Any] | None = None

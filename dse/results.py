@@ -67,6 +67,8 @@ class Diagnosis:
     confidence
         Probability that the true median of a figure lies between the lowest and the highest repeat, and
         so its error in the interval: 1 - 2^(1 - n) for n repeats, whatever the distribution.
+    n_counted
+        Repeats that count: the calm ones, where they can decide.
     latency_error
         The same for one frame in an empty lane.
     causes
@@ -99,13 +101,14 @@ class Diagnosis:
     memory_bytes: int | None = None
     counters_note: str = ""
     confidence: float = 0.0
+    n_counted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Time in which the cores of stage ``before`` wait after their work on stage ``after``.
 
-    ``n_per_frame`` gaps of ``median_ns`` each; together they take ``share`` of the time.
+    ``n_per_frame`` gaps, half of them longer than ``median_ns``; together they take ``share`` of the time.
     """
 
     after: str
@@ -190,7 +193,9 @@ class Proof:
     ``status`` and ``family`` as in ``solvers.mapping``; no mapping whatsoever has a higher
     predicted throughput than ``bound_hz``, nor, where that is the goal, a lower latency than
     ``bound_latency_ns`` or less energy per frame than ``bound_energy_nj``.  ``gap``: the share by which
-    the goal may still be better.  ``interrupted``: the user ended the search early.
+    the goal may still be better.  ``interrupted``: the user ended the search early.  ``corrected``: all
+    this is told with costs that earlier rounds of measurements corrected, so first predictions may lie
+    above the bound.
     """
 
     solver: str
@@ -202,6 +207,7 @@ class Proof:
     interrupted: bool = False
     bound_latency_ns: int | None = None
     bound_energy_nj: int | None = None
+    corrected: bool = False
 
 
 @dataclass(frozen=True, slots=True)

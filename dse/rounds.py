@@ -72,6 +72,7 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
             task.advance()
         if proof.interrupted:
             raise KeyboardInterrupt
+        proof = replace(proof, corrected=True)
         fresh = _new_plans(found, known, number)[: search.candidates]
         if not fresh:
             trial.progress.log(f"round {number}: the corrected search brings nothing new")

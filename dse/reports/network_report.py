@@ -85,7 +85,7 @@ def _gap(gap: NetworkGap) -> str:
         if gap.after != gap.before
         else f"between frames of {gap.after}"
     )
-    return f"core {cores} idle {gap.share:.0%} of the time {between} ({format_ns(gap.median_ns)} each)"
+    return f"core {cores} idle {gap.share:.0%} of the time {between} (median {format_ns(gap.median_ns)})"
 
 
 def _summary(result: RunResult, view: PlanNetworks) -> str:

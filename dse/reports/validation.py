@@ -100,9 +100,11 @@ def _figures(plan: PlanResult, real: Measured) -> list[str]:
         f"predicted {format_ns(plan.predicted.latency_ns)}",
     ]
     samples = real.throughput_samples_hz
+    some = told is not None and told.n_counted < len(samples)
+    calm = f", of which the {told.n_counted} calm ones count" if told is not None and some else ""
     rate = (
         f"Throughput, sustained: {format_hz(real.throughput_hz)} frames/s "
-        f"({format_hz(min(samples))} to {format_hz(max(samples))} in {len(samples)} repeats)"
+        f"({format_hz(min(samples))} to {format_hz(max(samples))} in {len(samples)} repeats{calm})"
     )
     if told is None:
         return [rate, *lines]
@@ -122,4 +124,4 @@ def _gap_text(graph: LayerGraph, plan: PlanResult, gap: Gap) -> str:
     where = (
         f"after {names[0]}, before {names[1]}" if names[0] != names[1] else f"between frames of {names[0]}"
     )
-    return f"core {cores}: {gap.share:.0%} of the time, {format_ns(gap.median_ns)} each, {where}"
+    return f"core {cores}: {gap.share:.0%} of the time, median {format_ns(gap.median_ns)}, {where}"

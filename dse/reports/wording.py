@@ -148,6 +148,10 @@ def proof_text(proof: Proof) -> str:
         parts.append(f"none below {format_ns(proof.bound_latency_ns)} a frame")
     if proof.bound_energy_nj is not None:
         parts.append(f"none below {format_energy(proof.bound_energy_nj)} a frame")
+    if proof.corrected:
+        parts.append(
+            "all with the costs as earlier rounds corrected them, which first predictions did not know"
+        )
     if proof.gap is not None and proof.family != GIVEN:
         parts.append(f"gap {proof.gap * 100:.1f} %")
     if proof.interrupted:

@@ -61,6 +61,7 @@ def diagnose(
         instructions=hardware("instructions"),
         memory_bytes=hardware("memory_bytes"),
         confidence=1 - 2.0 ** (1 - len(measured.counted)),
+        n_counted=len(measured.counted),
         counters_note=next((one.unavailable for one in found if one.unavailable), ""),
     )
 

@@ -341,6 +341,8 @@ def _difference(
     with np.errstate(invalid="ignore"):
         gaps = np.where(equal, 0.0, np.abs(theirs - ours))
         gaps = np.where(np.isnan(gaps), np.inf, gaps)
+        if integral:  # of 64-bit numbers, neighbours may be the same number of 64-bit floating point
+            gaps = np.where(equal, 0.0, np.maximum(gaps, 1.0))
         finite = np.abs(theirs[np.isfinite(theirs)]) if wide is np.complex128 else theirs[np.isfinite(theirs)]
         spread = float(finite.max() - finite.min()) if finite.size else 0.0
         changes = np.abs(theirs - theirs[:1])

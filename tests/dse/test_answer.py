@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dse.answer import choose, describe, disagreements, explain
@@ -103,6 +105,17 @@ def test_the_cause_is_named(plans, platform, cause):
     import re
 
     assert re.search(cause, explain(plans, 0, platform))
+
+
+def test_lanes_of_several_pieces_are_not_explained_as_copies():
+    copies = plan("a", COPIES, 10)
+    pieces = tuple(
+        PlacedLane((*lane.stages, replace(lane.stages[0], name="more", layers=(9,))))
+        for lane in copies.mapping.lanes
+    )
+    text = explain([replace(copies, mapping=PlacedMapping(pieces))], 0, ONE)
+    assert "one after another on the same cores" in text
+    assert "hand-overs" not in text
 
 
 def test_gain_is_told_against_the_best_other_baseline():

@@ -69,7 +69,7 @@ def test_any_layers_and_names_survive(tmp_path_factory, layers, name):
         ("threads: 3", "threads: three", "wrong type str"),
         ("cluster: big", "clusters: big", "unknown key"),
         ("name: lane0.stage1", "name: lane0.stage0", "appears twice"),
-        ("platform: board\n", "", "'platform' is missing"),
+        ("platform: board\n", "", r"yaml:\d+: field 'platform' is missing"),
         ("    - hand\n", "    - 3\n", "expected names of networks"),
         ("networks:\n    - face\n", "networks: face\n", "wrong type str"),
         ("lanes:", "lanes: []\nmore:", "at least one lane|unknown key"),

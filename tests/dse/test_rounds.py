@@ -118,6 +118,7 @@ def test_it_goes_on_while_something_better_turns_up(experiment, searching):
     trial = FakeTrial(experiment, rates)
     outcome = rounds.measure_in_rounds(trial, None, PROOF, START)
     assert [entry.best_hz for entry in outcome.rounds] == [100, 120, 130]
+    assert outcome.proof == replace(PROOF, corrected=True), "of the last search, which knew the measurements"
     assert trial.batches[2] == ["plan 3.1", "copies", "plan 2.1"]
 
 

@@ -153,6 +153,12 @@ def test_23_quantised_outputs_are_judged_in_steps(dtype, difference, ok):
     assert not got.bit_equal
 
 
+def test_neighbours_among_large_integers_are_not_equal():
+    whole = np.array([[2**53], [2**60]], np.int64)
+    got = compare(Y, one(*whole), one(*(whole + np.array([[0], [1]])))).outputs[0]
+    assert (got.ok, got.bit_equal, got.max_difference, got.frame) == (False, False, 1.0, 1)
+
+
 @pytest.mark.parametrize("wrong", [np.inf, np.nan])
 def test_not_a_number_where_there_was_one_is_never_fine(wrong):
     got = compare(Y, one([1.0, 2.0], [3.0, 4.0]), one([1.0, 2.0], [3.0, wrong])).outputs[0]

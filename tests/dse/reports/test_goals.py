@@ -100,3 +100,6 @@ def test_a_search_for_latency_answers_with_the_lowest_latency(corpus, tmp_path):
     assert quick.proof.bound_latency_ns <= quick.best.predicted.latency_ns
     assert 0 <= quick.proof.gap < 0.05
     assert f"none below {format_ns(quick.proof.bound_latency_ns)} a frame" in proof_text(quick.proof)
+    assert "with the costs as earlier rounds corrected them" in proof_text(
+        replace(quick.proof, corrected=True)
+    )

@@ -23,6 +23,7 @@ TOLD = Diagnosis(
     page_faults=0.0,
     counters_note="the processor's counters are not there (a virtual machine?)",
     confidence=0.9375,
+    n_counted=5,
 )
 
 
@@ -56,10 +57,17 @@ def test_every_stage_and_figure_is_told_within_80_columns(result):
     assert "Cores busy: 4-5: 98 %, 6: 50 %" in text
     assert "90 % within" in text
     assert "99 % within" in text
-    assert "core 6: 13% of the time, 1.2 ms each, between frames of lane0.stage1" in text
+    assert "core 6: 13% of the time, median 1.2 ms, between frames of lane0.stage1" in text
     assert "stage2, before" not in text, "too short to matter"
     assert "weights and activations touched by a frame: 3 MiB" in text
     assert "(a virtual machine?)" in " ".join(text.split()), "wrapped, not cut"
+
+
+def test_it_is_told_when_not_all_repeats_count(result):
+    diagnosis = replace(TOLD, n_counted=3)
+    best = replace(result.best, measured=replace(result.best.measured, diagnosis=diagnosis))
+    text = " ".join(" ".join(validation_lines(result, best)).split())
+    assert "112 frames/s (107 to 115 in 5 repeats, of which the 3 calm ones count)" in text
 
 
 def test_gaps_of_a_workload_are_between_networks(result):
