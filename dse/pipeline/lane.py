@@ -51,6 +51,7 @@ class _Lane:
         self._runner: LaneRunner | None = None
         self._folder = folder
         self._parent = parent
+        self._annotated = False
 
     @property
     def runner(self) -> LaneRunner:
@@ -111,7 +112,11 @@ class _Lane:
                 for members in plan.units
             ),
         )
-        return lambda done, times: Emitter(shape, done, times, self._annotate, WATCHED_FRAMES)
+        # A capture may end before the pipeline does; that there is none at all is a mistake.
+        required, self._annotated = not self._annotated, True
+        return lambda done, times: Emitter(
+            shape, done, times, self._annotate, WATCHED_FRAMES, required=required
+        )
 
     def collect(self, request: dict[str, Any]) -> dict[str, Any]:
         frames = self.runner.collect(int(request["n_frames"]))

@@ -86,17 +86,17 @@ class Annotations:
     def __init__(self, address: str = ADDRESS) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_PATIENCE_S)
+        # The daemon wants to know the thread; the flag says that no clock is handed over.
+        ids = struct.pack("<IIB", threading.get_native_id(), os.getpid(), 0)
         try:
             self._socket.connect(f"\0{address}")
+            self.send(f"ANNOTATE {_VERSION}\n".encode() + ids)
         except OSError as error:
             self._socket.close()
             raise DeviceError(
                 f"Streamline annotations: nobody listens on the abstract socket {address!r} ({error}); "
                 f"start gatord on this machine first"
             ) from None
-        # The daemon wants to know the thread; the flag says that no clock is handed over.
-        ids = struct.pack("<IIB", threading.get_native_id(), os.getpid(), 0)
-        self.send(f"ANNOTATE {_VERSION}\n".encode() + ids)
 
     def send(self, data: bytes) -> None:
         """Send messages; raises ``OSError`` when the daemon does not take them."""
@@ -183,6 +183,8 @@ class Emitter:
         See ``Annotations``.
     n_kept
         How many of the last finished frames ``times`` knows; those that it missed are left out.
+    required
+        Whether to raise ``DeviceError`` when nobody listens; else nothing is annotated.
     """
 
     def __init__(
@@ -192,41 +194,45 @@ class Emitter:
         times: Callable[[int], Sequence[Sequence[int]]],
         address: str,
         n_kept: int,
+        *,
+        required: bool = True,
     ) -> None:
+        self._required = required
         self._shape = shape
         self._done = done
         self._times = times
         self._address = address
         self._n_kept = n_kept
         self._stop = threading.Event()
-        self._annotations: Annotations
+        self._annotations: Annotations | None = None
         self._thread = threading.Thread(target=self._run, name="annotations", daemon=True)
 
     def __enter__(self) -> Emitter:
-        self._annotations = Annotations(self._address)
-        self._annotations.send(opening_messages(self._shape))
+        try:
+            self._annotations = Annotations(self._address)
+        except DeviceError:
+            if self._required:
+                raise
+            return self
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._annotations.close()
-
-    @property
-    def native_id(self) -> int:
-        """Of the thread."""
-        return self._thread.native_id or 0
+        if self._annotations is not None:
+            self._stop.set()
+            self._thread.join()
+            self._annotations.close()
 
     def _run(self) -> None:
+        assert self._annotations is not None  # noqa: S101 - else nobody starts the thread
         sent, then = 0, time.monotonic_ns()
+        out = bytearray(opening_messages(self._shape))
         while True:
             last = self._stop.wait(_POLL_S)
             done, now = self._done(), time.monotonic_ns()
             offset = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) - time.monotonic_ns()
-            out = bytearray()
             # Those being made overwrite the oldest: half of what is kept is surely whole.
             for frame in range(max(sent, done - self._n_kept // 2), done):
                 out += frame_messages(self._shape, frame, self._times(frame), offset)
@@ -237,6 +243,7 @@ class Emitter:
                 self._annotations.send(bytes(out))
             except OSError:  # the daemon has gone or stands still; the run goes on without it
                 return
+            out.clear()
             if last:
                 return
 

@@ -237,6 +237,21 @@ def test_a_daemon_that_stands_still_does_not_stop_the_run(tiny, cores, monkeypat
     assert listener.streams == [b"A"]
 
 
+def test_a_capture_that_ends_does_not_end_the_runs_after_it(tiny, cores):
+    listener = Listener()
+    plan = tiny.plan([tiny.stage(n, (cores[0],)) for n in range(3)])
+    with Pipeline(plan, tiny.frames(1), annotate=listener.address) as pipeline:
+        pipeline.run(n_frames=50)
+        assert len(listener.close()) == 1
+        assert pipeline.run(n_frames=50)[0].n_frames == 50
+        assert len(list(pipeline.map(tiny.frames(5)))) == 5
+    with (
+        Pipeline(plan, tiny.frames(1), annotate=listener.address) as pipeline,
+        pytest.raises(DeviceError, match="nobody listens"),
+    ):
+        pipeline.run(n_frames=50)
+
+
 def test_recording_and_annotating_exclude_each_other(tiny):
     with pytest.raises(InputError, match="expected record or annotate, got both"):
         Pipeline(tiny.plan([tiny.whole((0,))]), record=5, annotate="x")
