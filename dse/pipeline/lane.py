@@ -9,6 +9,7 @@ Requests, all answered with one object; a failure that has a name of its own in 
 ``build``    ``plan`` (JSON form), ``lane``, ``frames`` (.npz), ``status`` (shared file), ``queue_depth``,
              ``engine``, ``loop``, ``spin_ns``, ``annotate`` (Streamline's socket, or empty),
              ``apart`` (by stage: where its own process is met)
+``renew``    forget the frames before, where stages keep state
 ``collect``  ``n_frames``, ``path``: outputs of the first frames as .npz
 ``run``      ``n_frames`` and/or ``seconds``, ``in_flight``, ``start_ns``, ``path``: time stamps as .npy
 ``stream``   ``feed`` and ``done`` (named pipes), ``shared`` (slots), ``n_slots``: frames from the parent;
@@ -118,6 +119,10 @@ class _Lane:
             shape, done, times, self._annotate, WATCHED_FRAMES, required=required
         )
 
+    def renew(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.runner.renew()
+        return {}
+
     def collect(self, request: dict[str, Any]) -> dict[str, Any]:
         frames = self.runner.collect(int(request["n_frames"]))
         save_frames(Path(request["path"]), frames)
@@ -213,7 +218,7 @@ def main() -> None:
     importlib.import_module("ai_edge_litert.interpreter")
     folder, parent = sys.argv[1:]
     lane = _Lane(Path(folder), int(parent))
-    handlers = (lane.build, lane.collect, lane.run, lane.stream, lane.affinity, lane.memory)
+    handlers = (lane.build, lane.renew, lane.collect, lane.run, lane.stream, lane.affinity, lane.memory)
     serve({handler.__name__: named_faults(handler) for handler in handlers}, lane.clean)
 
 

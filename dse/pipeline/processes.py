@@ -174,9 +174,16 @@ class LaneProcesses:
             self.close()
             raise
 
+    def renew(self) -> None:
+        """Make lanes of a model with state forget the frames before."""
+        if self.plan.stateful:
+            lanes = range(len(self.plan.lanes))
+            self.ask({lane: {"command": "renew"} for lane in lanes}, BUILD_TIMEOUT_S, BUILDING)
+
     def enter_stream(self) -> None:
-        """Say that a stream is under way (see ``stream.Host``)."""
+        """Say that a stream is under way, from a fresh state (see ``stream.Host``)."""
         self._check_free()
+        self.renew()
         self._streaming = True
 
     def leave_stream(self) -> None:

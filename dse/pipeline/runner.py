@@ -61,7 +61,7 @@ class LaneRunner:
         Makes the engine of a stage, in the stage's thread.
     stateful
         Whether stages keep state: then they are built anew after their first invocation, so that
-        the first frame finds no trace of it.
+        the first frame finds no trace of it; and by ``renew``.
     spin_ns
         How long a thread with nothing to do keeps looking before it sleeps: saves the time to be
         woken, costs the core.
@@ -98,8 +98,12 @@ class LaneRunner:
         rings = {number: made for number, (_, made) in shared.items()}
         self._network = Network(plan, inputs, outputs, frames, queue_depth, rings)
         self._strangers_known: frozenset[int] = frozenset()
-        self.first_invoke_ns = self._build(engine, stateful)
-        self._loop = make_loop(self._network, status, spin_ns, loop)
+        self._factory = engine
+        self._make_loop = partial(make_loop, self._network, status, spin_ns, loop)
+        self._stateful = stateful
+        self._has_past = False
+        self.first_invoke_ns = self._build()
+        self._loop = self._make_loop()
         self._strangers_known = thread_ids() - self._threads.keys()
         self.affinity = read_back(self._threads)
 
@@ -141,6 +145,13 @@ class LaneRunner:
     def yardsticks(self) -> tuple[int, ...]:
         """Time a fixed piece of arithmetic on each set of cores (see ``dse.devices.worker``), in ns."""
         return tuple(unit.submit(yardstick_ns).result() for unit in self._network.units)
+
+    def renew(self) -> None:
+        """Forget the frames before: stages that keep state are built anew if they have seen any."""
+        if self._has_past and self._stateful:
+            self._rebuild()
+            self._loop = self._make_loop()
+        self._has_past = False
 
     def close(self) -> None:
         """End the threads (a lane's process just ends)."""
@@ -309,6 +320,7 @@ class LaneRunner:
         return watch(done, times)
 
     def _launch(self) -> list[Future[Any]]:
+        self._has_past = True
         return [unit.submit(self._loop.job(number)) for number, unit in enumerate(self._network.units)]
 
     def _stop_entering(self, order: Order) -> None:
@@ -335,7 +347,7 @@ class LaneRunner:
             counts = ", ".join(f"{node.plan.name} {n}" for node, n in zip(self._network.nodes, done))
             raise DeviceError(f"frames were lost: expected {order.limit} from every stage, got {counts}")
 
-    def _build(self, factory: EngineFactory, stateful: bool) -> tuple[int, ...]:
+    def _build(self) -> tuple[int, ...]:
         """Build one stage after another, so that new threads can be told apart, and run frame 0."""
         known = thread_ids()
         for unit in self._network.units:
@@ -344,24 +356,28 @@ class LaneRunner:
         first = []
         for unit in self._network.units:
             for node in unit.stages:
-                node.engine = unit.submit(partial(self._engine, factory, node)).result()
+                node.engine = unit.submit(partial(self._engine, node)).result()
                 known = self._claim(known, node, unit)
         for node in self._network.nodes:
             unit = next(u for u in self._network.units if node in u.stages)
             first.append(unit.submit(partial(first_invocation, node)).result())
             known = self._claim(known, node, unit)
-        if stateful:
-            for unit in self._network.units:
-                for node in unit.stages:
-                    unit.submit(node.engine.close).result()
-                    node.engine = unit.submit(partial(self._engine, factory, node)).result()
-                    known = self._claim(known, node, unit)
+        if self._stateful:
+            self._rebuild()
         return tuple(first)
 
-    def _engine(self, factory: EngineFactory, node: StageNode) -> Engine:
+    def _rebuild(self) -> None:
+        known = thread_ids()
+        for unit in self._network.units:
+            for node in unit.stages:
+                unit.submit(node.engine.close).result()
+                node.engine = unit.submit(partial(self._engine, node)).result()
+                known = self._claim(known, node, unit)
+
+    def _engine(self, node: StageNode) -> Engine:
         if node.index in self._apart:
             return ApartEngine(node.plan, *self._apart[node.index])
-        return factory(node.plan)
+        return self._factory(node.plan)
 
     def _claim(self, known: frozenset[int], node: StageNode, unit: Unit) -> frozenset[int]:
         now = thread_ids()

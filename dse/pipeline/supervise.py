@@ -270,7 +270,8 @@ class Pipeline:
             self._lanes.close()
 
     def collect(self, n_frames: int) -> tuple[list[tuple[Array, ...]], ...]:
-        """Run the first frames through every lane; return each lane's outputs, in order."""
+        """Run the first frames through every lane, from a fresh state; return the outputs, in order."""
+        self._running.renew()
         paths = [self._running.path(f"outputs-{lane}.npz") for lane in range(len(self.plan.lanes))]
         requests = [{"command": "collect", "n_frames": n_frames, "path": str(path)} for path in paths]
         self._running.ask(dict(enumerate(requests)), None, "running frames")
@@ -370,7 +371,7 @@ class Pipeline:
             raise DeviceError(f"plan {self.plan.name!r}, lane {lane}: {error}") from None
 
     def map(self, frames: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
-        """Run frames of your own; yield their outputs in order.
+        """Run frames of your own, from a fresh state; yield their outputs in order.
 
         Parameters
         ----------

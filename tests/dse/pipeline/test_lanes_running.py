@@ -191,7 +191,7 @@ def test_a_port_that_does_not_fit_its_file_is_refused_at_set_up(tiny, cores, cha
 def test_a_frame_of_the_wrong_shape_is_refused(tiny, cores):
     frames = [(np.zeros((1, 3), np.float32),)]
     with pytest.raises(
-        InputError, match=r"frame 0 has float32\(1, 3\) for input 'x', expected float32\(1, 8\)"
+        InputError, match=r"frame 0 has float32\(1, 3\) for input 'x', expected an array float32\(1, 8\)"
     ):
         Pipeline(tiny.plan([tiny.whole((cores[0],))]), frames).__enter__()
 

@@ -358,12 +358,18 @@ def test_each_stream_of_a_model_with_state_is_as_if_it_were_alone(corpus, tmp_pa
     plan = whole_model_plan("streams", graph, model, "cpu", [(core,) for core in cores])
     assert plan.stateful
     streams = [make_frames(graph, n, seed, style="held") for n, seed in ((100, 0), (70, 1))]
-    with Pipeline(plan) as pipeline:
-        got: list[list[np.ndarray]] = [[], []]
-        for stream, (values,) in pipeline.map_streams(streams):
-            got[stream].append(values)
-    for frames, ours in zip(streams, got):
-        np.testing.assert_array_equal(ours, fresh_outputs(model, list(frames), tmp_path))
+    expected = [fresh_outputs(model, list(frames), tmp_path) for frames in streams]
+    with Pipeline(plan, streams[0][:20]) as pipeline:
+        for _ in range(2):
+            got: list[list[np.ndarray]] = [[], []]
+            for stream, (values,) in pipeline.map_streams(streams):
+                got[stream].append(values)
+            for ours, theirs in zip(got, expected):
+                np.testing.assert_array_equal(ours, theirs)
+            pipeline.run(n_frames=15)
+        for lane in pipeline.collect(20):
+            np.testing.assert_array_equal([values for (values,) in lane], expected[0][:20])
+        pipeline.check_affinity()
 
 
 def test_streams_and_lanes_must_be_as_many(tiny, lanes):
