@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dse import yaml_io
 from dse.errors import InputError
@@ -51,7 +52,7 @@ def open_mapping(path: Path, model: Path | None = None) -> PipelinePlan:
         inputs, outputs = whole.ports
         return PipelinePlan(path.stem, tuple(lanes), inputs, outputs, whole.graph.stateful)
     number = min(range(len(lanes)), key=lambda n: len(lanes[n].stages))
-    inputs, outputs = _told_ends(number, lanes[number]) or _ends(lanes[number])
+    inputs, outputs = _told_ends(number, lanes[number], keys) or _ends(lanes[number])
     stateful = any(
         build_graph(read_model(stage.model_path)).stateful for lane in lanes for stage in lane.stages
     )
@@ -125,13 +126,20 @@ def _stage(
         ports = []
         for index in side:
             tensor = graph.tensors[index]
-            key = keys.setdefault(names[index], max(keys.values(), default=-1) + 1)
+            key = _key_of(names[index], keys)
             ports.append(Port(key, tensor.name, tensor.dtype, tensor.shape, tensor.n_bytes))
         sides.append(tuple(ports))
     return planned_stage(stage, file, sides[0], sides[1], networks)
 
 
-def _told_ends(number: int, lane: LanePlan) -> tuple[tuple[Port, ...], tuple[Port, ...]] | None:
+def _key_of(name: str, keys: dict[str, int]) -> int:
+    """Return the key of a tensor, a new one where its name is new."""
+    return keys.setdefault(name, max(keys.values(), default=-1) + 1)
+
+
+def _told_ends(
+    number: int, lane: LanePlan, keys: dict[str, int]
+) -> tuple[tuple[Port, ...], tuple[Port, ...]] | None:
     """Inputs and outputs as a run's manifest of a cut lane tells them; None where none fits the lane."""
     path = lane.stages[0].model_path.parent / MANIFEST.format(number)
     if len(lane.stages) == 1 or not path.is_file():
@@ -143,11 +151,18 @@ def _told_ends(number: int, lane: LanePlan) -> tuple[tuple[Port, ...], tuple[Por
             return None  # an edited mapping
         leaving = [{port.name: port for port in stage.outputs} for stage in lane.stages]
         return (
-            tuple(entering[entry["name"]] for entry in told["inputs"]),
+            tuple(entering.get(entry["name"]) or _unread(entry, keys) for entry in told["inputs"]),
             tuple(leaving[entry["stage"]][entry["name"]] for entry in told["outputs"]),
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{path}: damaged manifest ({type(error).__name__}: {error})") from None
+
+
+def _unread(entry: Mapping[str, Any], keys: dict[str, int]) -> Port:
+    """Return the port of an input that no layer, and so no stage, reads."""
+    shape = tuple(int(size) for size in entry["shape"])
+    key = _key_of(str(entry["name"]), keys)
+    return Port(key, str(entry["name"]), str(entry["dtype"]), shape, int(entry["bytes"]))
 
 
 def _ends(lane: LanePlan) -> tuple[tuple[Port, ...], tuple[Port, ...]]:

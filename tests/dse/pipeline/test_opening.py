@@ -92,21 +92,25 @@ def test_without_the_model_inputs_and_outputs_are_told_from_the_stage_files(fold
 
 @pytest.fixture
 def forked(tmp_path, cores) -> tuple[Path, Path]:
-    """Two stages; what the first one makes is an output of the model, its first one, and used by the second."""
+    """Two stages; what the first makes is an output of the model, its last, and used by the second.
+
+    An input of the model is read by neither.
+    """
     draft = [("y", "x", 1.0), ("z", "y", 2.0)]
     buffers = [
         records.Buffer(),
         *(records.Buffer(np.full((1, 4), n, np.float32).tobytes()) for _, _, n in draft),
     ]
-    names = ["x", "y", "z", "one", "two"]
+    names = ["x", "y", "z", "one", "two", "unread"]
     tensors = tuple(
-        records.Tensor((1, 4), 0, max(0, at - 2), name, has_rank=True) for at, name in enumerate(names)
+        records.Tensor((1, 4), 0, at - 2 if at in (3, 4) else 0, name, has_rank=True)
+        for at, name in enumerate(names)
     )
     adds = tuple(
         records.Operator(0, (at, 3 + at), (at + 1,), builtin_options=records.Options("AddOptions", {}))
         for at in range(2)
     )
-    graph = records.SubGraph(tensors, (0,), (2, 1), adds, "main")
+    graph = records.SubGraph(tensors, (5, 0), (2, 1), adds, "main")
     model = tmp_path / "forked.tflite"
     model.write_bytes(encode(records.Model((graph,), (records.OperatorCode(0),), tuple(buffers))))
     file = read_model(model)
@@ -123,9 +127,10 @@ def forked(tmp_path, cores) -> tuple[Path, Path]:
 
 def test_an_output_that_another_stage_uses_is_told_by_the_manifest(forked):
     path, model = forked
-    frames = [(np.zeros((1, 4), np.float32),)]
+    frames = [(np.ones((1, 4), np.float32), np.zeros((1, 4), np.float32))]
     for given in (None, model):
         with Pipeline.open(path, model=given) as pipeline:
+            assert [port.name for port in pipeline.plan.inputs] == ["unread", "x"]
             (outputs,) = pipeline.map(frames)
         assert [float(values[0, 0]) for values in outputs] == [3.0, 1.0], "in the model's own order"
     manifest = path.parent / "stages" / MANIFEST.format(0)
