@@ -6,7 +6,7 @@ validate`` does, against a prediction made with the costs as learned.  Per model
 
 - the answer, its measured rate and the gain over the best plan that needs no search, both of one
   interleaved run; ``never worse`` is judged by the intervals of the repeats;
-- the share of the linear-programming bound (no mapping can be predicted above it) that it reaches;
+- the share that it reaches of the bound on all mappings, with the costs as the run measured them;
 - the error of the first prediction of all plans, and of the prediction after the loop against the
   fresh measurement.
 
@@ -90,7 +90,7 @@ def one(model: str, settings: Sequence[str], folder: Path, most: int) -> dict[st
     again = validate(Request(result.run_dir, tries=most))
     fresh = validated(again)
     errors = [abs(plan.error) for plan in result.plans if plan.error is not None]
-    bound = result.proof.bound_hz
+    bound = result.rounds[-1].bound_hz
     return {
         "model": result.graph.name,
         "n_layers": len(result.graph.layers),

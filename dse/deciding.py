@@ -45,13 +45,11 @@ class Decision:
             return ()
         best = max(rivals, key=lambda one: one.throughput_hz)
         floor = interval_hz(best)[0]
-        return frozenset(
-            one.plan
-            for one in rivals
-            if interval_hz(one)[1] >= floor
-            and len(one.repeats) < self.most
-            and half_width(one) > self.precision
-        )
+        open_ones = [one for one in rivals if interval_hz(one)[1] >= floor]
+        if all(half_width(one) <= self.precision for one in open_ones):
+            return ()
+        # All of them: who was lucky in a few repeats would win against those that are known better.
+        return frozenset(one.plan for one in open_ones if len(one.repeats) < self.most)
 
 
 def interval_hz(measured: PlanMeasurement) -> tuple[float, float]:

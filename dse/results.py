@@ -224,6 +224,8 @@ class Round:
         Of the predicted throughput of the new ones, without sign; None when none was new.
     best_hz
         Best measured throughput of a plan that breaks no wish.
+    bound_hz
+        What no mapping is predicted to exceed with costs as measured so far; None where it was not asked.
     """
 
     number: int
@@ -232,6 +234,7 @@ class Round:
     median_error: float | None
     worst_error: float | None
     best_hz: float | None
+    bound_hz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

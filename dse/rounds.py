@@ -13,6 +13,7 @@ from dse.pipeline.measurement import PlanMeasurement
 from dse.placement import PlacedMapping
 from dse.planning import Planner, find_plans, search_limits
 from dse.results import PlanResult, Proof, Round, merit
+from solvers.under_load import rate_bound_hz
 
 _STILL_IN = 0.1
 """Plans within this share of the best take part in the next round."""
@@ -65,6 +66,7 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
     while len(rounds) < experiment.measure.rounds:
         number = len(rounds) + 1
         learned = learn(planner, _seen(trial, known))
+        rounds[-1] = _with_bound(rounds[-1], learned)
         with trial.progress.task(f"searching, round {number}", 1) as task:
             search = experiment.search
             limits = search_limits(experiment, task)
@@ -87,9 +89,16 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
         if not better and worst is not None and worst <= experiment.measure.tolerance:
             break
     seen = _seen(trial, known)
-    final = corrected(learn(planner, seen), known)
+    learned = learn(planner, seen)
+    rounds[-1] = _with_bound(rounds[-1], learned)
+    final = corrected(learned, known)
     stages = stage_costs(planner, seen)
     return Outcome(proof, final, trial.check_text, trial.warnings, tuple(rounds), stages)
+
+
+def _with_bound(entry: Round, learned: Planner) -> Round:
+    """Add what no mapping is predicted to exceed, once the round's measurements correct the costs."""
+    return replace(entry, bound_hz=rate_bound_hz(learned.problem))
 
 
 def worth_measuring(plans: Sequence[PlanResult], experiment: Experiment) -> tuple[PlanResult, ...]:

@@ -41,7 +41,7 @@ def overhead_bound_hz(problem: Problem, blocks: Blocks) -> float:
     """
     if not problem.overhead.any():
         return float("inf")
-    period = max(_period_ns(problem, blocks, besides) for besides in _shares_ns(problem, blocks))
+    period = max(_period_ns(problem, blocks, besides) for besides in shares_ns(problem, blocks))
     return 1e9 / (period * (1 - SAFETY)) if period > 0 else float("inf")
 
 
@@ -70,8 +70,10 @@ def _period_ns(problem: Problem, blocks: Blocks, overhead: FloatArray) -> float:
     return period
 
 
-def _shares_ns(problem: Problem, blocks: Blocks) -> tuple[FloatArray, ...]:
+def shares_ns(problem: Problem, blocks: Blocks) -> tuple[FloatArray, ...]:
     """Return float64 (slots,) each: of a stage's time, what may be taken for its overhead.
+
+    For ``bound_costs``, which takes it off what was measured.
 
     A whole stage that was measured tells one time, which may be below the overhead and the costs of its
     layers together.  Then what is missing is taken off the overhead, or off the layers: both are right.
