@@ -19,7 +19,7 @@ from dse.flatbuffer.layers import build_graph
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
 from dse.machine import this_machine
-from dse.measuring import Measurements, Trial
+from dse.measuring import Measurements, Trial, attach
 from dse.pipeline.opening import MANIFEST
 from dse.pipeline.streamline import check_daemon
 from dse.planning import Planner, check_solver, find_plans, search_limits
@@ -91,14 +91,18 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         stager = Stager(subject.file, graph, folder.work / "stages")
         trial = Trial(experiment, subject.file, graph, stager, measurements, progress, costs.yardstick_ns)
         planner, proof, plans = search_plans(subject, costs, progress, trial if subject.measures else None)
-        outcome = Outcome(proof, plans)
-        if proof.interrupted:
-            result = conclude(subject, costs, outcome)
+        so_far = [Outcome(proof, plans)]
+        try:
+            if proof.interrupted:
+                raise KeyboardInterrupt
+            if subject.measures:
+                so_far.append(measure_in_rounds(trial, planner, proof, plans, so_far.append))
+        except KeyboardInterrupt:
+            result = conclude(subject, costs, _with_first_repeats(so_far[-1], trial))
             write_plans(folder.path, result, _keep_stages(folder, stager, result))
-            raise KeyboardInterrupt
-        if subject.measures:
-            outcome = measure_in_rounds(trial, planner, proof, plans)
-            costs = costs.with_stages(outcome.stages)
+            raise
+        outcome = so_far[-1]
+        costs = costs.with_stages(outcome.stages)
         result = conclude(subject, costs, outcome)
         files = _keep_stages(folder, stager, result)
         write_result(folder.path, result, files)
@@ -266,6 +270,18 @@ def conclude(subject: Subject, costs: CostTable, outcome: Outcome) -> RunResult:
         goal=goal,
         rounds=outcome.rounds,
     )
+
+
+def _with_first_repeats(outcome: Outcome, trial: Trial) -> Outcome:
+    """Add what was measured of a first round that was interrupted; later ones count when complete."""
+    if outcome.rounds:
+        return outcome
+    found = trial.measurements.by_plan
+    plans = (
+        attach(plan, found[plan.name], trial.graph, trial.yardstick_ns) if plan.name in found else plan
+        for plan in outcome.plans
+    )
+    return replace(outcome, plans=tuple(plans))
 
 
 def _keep_stages(folder: RunFolder, stager: Stager, result: RunResult) -> dict[str, str]:

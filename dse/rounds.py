@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dse.config import Experiment
@@ -47,12 +47,19 @@ class Outcome:
     stages: tuple[StageCost, ...] = ()
 
 
-def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Sequence[PlanResult]) -> Outcome:
+def measure_in_rounds(
+    trial: Trial,
+    planner: Planner,
+    proof: Proof,
+    plans: Sequence[PlanResult],
+    told: Callable[[Outcome], None] = lambda _: None,
+) -> Outcome:
     """Measure the best different plans and the baselines; learn, search again, measure what is new.
 
     Each further round measures its new plans side by side with those that may still be the answer
     and the best baseline.  It stops early when a search brings nothing new, or when the new plans of a round
-    were predicted within the tolerance and none of them was better than what was known.
+    were predicted within the tolerance and none of them was better than what was known.  ``told`` hears of
+    every round that is complete.
 
     Raises
     ------
@@ -63,6 +70,7 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
     measured = trial.measure(worth_measuring(plans, experiment))
     known = _replaced(plans, measured)
     rounds = [summarise(1, measured, measured)]
+    told(Outcome(proof, tuple(known), trial.check_text, trial.warnings, tuple(rounds)))
     while len(rounds) < experiment.measure.rounds:
         number = len(rounds) + 1
         learned = learn(planner, _seen(trial, known))
@@ -83,6 +91,7 @@ def measure_in_rounds(trial: Trial, planner: Planner, proof: Proof, plans: Seque
         tried = batch[: len(fresh)]
         known = _replaced((*known, *fresh), batch)
         rounds.append(summarise(number, batch, tried))
+        told(Outcome(proof, tuple(known), trial.check_text, trial.warnings, tuple(rounds)))
         best_now = _best(known, experiment)
         better = best_now is not None and best_now.name in {plan.name for plan in tried}
         worst = rounds[-1].worst_error

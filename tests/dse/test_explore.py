@@ -347,7 +347,14 @@ def test_ctrl_c_while_measuring_keeps_the_finished_repeats(place):
     folder = place.folder / "runs/stopped"
     assert json.loads((folder / "results.json").read_text())["status"] == "interrupted"
     assert (folder / "costs.json").is_file()
-    json.loads((folder / "measurements.json").read_text())
+    raw = {plan["plan"]: plan for plan in json.loads((folder / "measurements.json").read_text())["plans"]}
+    assert raw
+    plans = {plan["name"]: plan for plan in json.loads((folder / "plans.json").read_text())["plans"]}
+    for name, found in raw.items():
+        samples = plans[name]["measured"]["throughput_samples_hz"]
+        assert samples == [repeat["throughput_hz"] for repeat in found["repeats"]], "which mapping gave what"
+    kept = read_mapping(folder / "mapping.yaml")
+    assert all((folder / file).is_file() for file in kept.files.values())
 
 
 def test_bad_input_leaves_no_folder(place):

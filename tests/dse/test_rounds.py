@@ -116,8 +116,11 @@ def test_it_goes_on_while_something_better_turns_up(experiment, searching):
     searching([plan("x", 6, 120)], [plan("y", 5, 130)])
     rates = {"copies": 100, "whole": 50, "best pipeline": 97, "plan 2.1": 120, "plan 3.1": 130}
     trial = FakeTrial(experiment, rates)
-    outcome = rounds.measure_in_rounds(trial, None, PROOF, START)
+    told = []
+    outcome = rounds.measure_in_rounds(trial, None, PROOF, START, told.append)
     assert [entry.best_hz for entry in outcome.rounds] == [100, 120, 130]
+    assert [len(one.rounds) for one in told] == [1, 2, 3]
+    assert told[-1].plans == outcome.plans
     assert outcome.proof == replace(PROOF, corrected=True), "of the last search, which knew the measurements"
     assert trial.batches[2] == ["plan 3.1", "copies", "plan 2.1"]
 
