@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
 import resource
@@ -106,8 +107,8 @@ class Counting:
         self._counts = {name: sum(map(_read, files)) for name, files in self._files.items()}
         self._close()
 
-    def result(self, n_frames: int) -> Counters:
-        """Return what was counted, after the block."""
+    def result(self, n_frames: int, own_bytes: int = 0) -> Counters:
+        """Return what was counted, after the block; the measuring itself touched ``own_bytes``."""
         before, after = self._before, self._after
         misses = self._counts.get("cache_misses")
         return Counters(
@@ -116,7 +117,7 @@ class Counting:
             system_ns=round((after.ru_stime - before.ru_stime) * 1e9),
             voluntary_switches=after.ru_nvcsw - before.ru_nvcsw,
             involuntary_switches=after.ru_nivcsw - before.ru_nivcsw,
-            minor_faults=after.ru_minflt - before.ru_minflt,
+            minor_faults=max(0, after.ru_minflt - before.ru_minflt - own_bytes // mmap.PAGESIZE),
             major_faults=after.ru_majflt - before.ru_majflt,
             cycles=self._counts.get("cycles"),
             instructions=self._counts.get("instructions"),

@@ -53,6 +53,7 @@ class _Lane:
         self._folder = folder
         self._parent = parent
         self._annotated = False
+        self._peak_bytes = self._seen_peak_bytes = 0
 
     @property
     def runner(self) -> LaneRunner:
@@ -84,6 +85,8 @@ class _Lane:
             status=_status(Path(request["status"]), len(lane.stages)),
             apart={int(stage): Meeting.from_json(one) for stage, one in request["apart"].items()},
         )
+        after = memory_now()
+        self._peak_bytes = self._seen_peak_bytes = after["peak_rss_bytes"]
         return {
             "fallbacks": list(self._runner.fallbacks),
             "engines": list(self._runner.engines),
@@ -91,7 +94,7 @@ class _Lane:
             "first_invoke_ns": list(self._runner.first_invoke_ns),
             "threads": _threads(self._runner.affinity),
             "before": before,
-            **memory_now(),
+            **after,
         }
 
     def _annotations(self) -> Watch | None:
@@ -139,19 +142,29 @@ class _Lane:
             )
         self._save_stamps(request["path"], times, n_frames)
         # At once, while the clocks are still those of the work.
-        return {"yardstick_ns": list(self.runner.yardsticks()), **self._ran(counting, n_frames)}
+        return {"yardstick_ns": list(self.runner.yardsticks()), **self._ran(counting, n_frames, n_frames)}
 
     def _save_stamps(self, path: str, times: memoryview, n_frames: int) -> None:
         n_stages = self.runner.n_stages
         stamps = np.frombuffer(times, np.int64, n_frames * n_stages * N_TIMES)
         np.save(Path(path), stamps.reshape(n_frames, n_stages, N_TIMES), allow_pickle=False)
 
-    def _ran(self, counting: Counting, n_frames: int) -> dict[str, Any]:
+    def _ran(self, counting: Counting, n_frames: int, n_recorded: int) -> dict[str, Any]:
+        """Tell what a run cost, without its time stamps: of tiny models they would be most of it."""
+        stamps_bytes = 8 * N_TIMES * self.runner.n_stages * n_recorded
+        memory = memory_now()
+        peak_bytes = memory["peak_rss_bytes"]
+        if peak_bytes > self._seen_peak_bytes:  # reached in this run
+            self._seen_peak_bytes = peak_bytes
+            self._peak_bytes = max(self._peak_bytes, peak_bytes - stamps_bytes)
+        memory["peak_rss_bytes"] = self._peak_bytes
+        for name in ("rss_bytes", "pss_bytes"):
+            memory[name] -= stamps_bytes
         return {
             "n_frames": n_frames,
-            "counters": asdict(counting.result(n_frames)),
+            "counters": asdict(counting.result(n_frames, stamps_bytes)),
             "threads": _threads(self.runner.check_affinity()),
-            **memory_now(),
+            **memory,
         }
 
     def stream(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +194,7 @@ class _Lane:
                 os.close(descriptor)
         if record:
             self._save_stamps(request["path"], times, min(n_frames, record))
-        return self._ran(counting, n_frames)
+        return self._ran(counting, n_frames, min(n_frames, WATCHED_FRAMES if self._annotate else record))
 
     def affinity(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"threads": _threads(self.runner.check_affinity())}

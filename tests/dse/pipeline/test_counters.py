@@ -34,6 +34,7 @@ def test_cpu_time_faults_and_switches_are_of_the_block_only():
     assert found.user_ns + found.system_ns >= 40_000_000
     assert 1024 <= found.minor_faults < (64 << 20) // mmap.PAGESIZE
     assert found.voluntary_switches >= 20
+    assert found.minor_faults - counting.result(10, 4 << 20).minor_faults == 1024
 
 
 def test_hardware_counts_are_there_or_it_is_said_why_not():
@@ -87,3 +88,15 @@ def test_a_run_is_counted(tiny, cores):
         (run,) = pipeline.run(n_frames=300)
     assert run.counters.n_frames == 300
     assert run.counters.user_ns + run.counters.system_ns > 0
+
+
+def test_time_stamps_do_not_count_as_memory_of_the_model(tiny, cores):
+    """Half a million frames of three stages leave 46 MiB of stamps."""
+    with Pipeline(tiny.chain(cores[0], cores[0], cores[0]), tiny.frames(1)) as pipeline:
+        (few,) = pipeline.run(n_frames=500)
+        (many,) = pipeline.run(n_frames=500_000)
+        (again,) = pipeline.run(n_frames=500)
+    assert many.stamps.nbytes > 40 << 20
+    assert abs(many.memory.peak_rss_bytes - few.memory.peak_rss_bytes) < 4 << 20
+    assert abs(again.memory.peak_rss_bytes - few.memory.peak_rss_bytes) < 4 << 20
+    assert many.counters.minor_faults < many.stamps.nbytes // mmap.PAGESIZE / 2
