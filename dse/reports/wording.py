@@ -202,5 +202,16 @@ def rounds_text(result: RunResult) -> str:
         parts.append(f"round {entry.number}: {plans}{error}{best}")
     left = [abs(plan.corrected_error) for plan in result.plans if plan.corrected_error is not None]
     if left:
-        parts.append(f"with corrected costs all measured plans are predicted within {max(left):.0%}")
+        parts.append(f"the corrected costs give all measured plans back within {max(left):.0%}")
+    if earlier := measured_earlier(result):
+        parts.append(f"not side by side with the answer, but in an earlier round: {', '.join(earlier)}")
     return "; ".join(parts)
+
+
+def measured_earlier(result: RunResult) -> tuple[str, ...]:
+    """Name the plans that were measured in an earlier round than the answer: the machine may have changed."""
+    return tuple(
+        first_name(plan)
+        for plan in result.plans
+        if plan.measured and result.best.measured and plan.round < result.best.round
+    )

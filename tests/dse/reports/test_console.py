@@ -22,6 +22,8 @@ from dse.reports.console import (
     stage_cores,
 )
 from dse.reports.costs import costs_text, shown_slots
+from dse.reports.html import report_html
+from dse.results import Round
 
 
 def lines(result, style=plain):
@@ -76,6 +78,17 @@ def test_what_matters_is_said(result_of):
     emulated = result_of()
     emulated = replace(emulated, platform=replace(emulated.platform, emulated=True))
     assert "emulated cores" in result_text(emulated)
+
+
+def test_plans_of_earlier_rounds_are_not_passed_off_as_measured_side_by_side(result_of):
+    result = result_of()
+    rounds = tuple(Round(number, 4, 4, 0.1, 0.2, 100.0) for number in (1, 2))
+    plans = (replace(result.plans[0], round=2), result.plans[1], replace(result.plans[3], round=2))
+    text = " ".join(result_text(replace(result, plans=plans, rounds=rounds)).split())
+    assert "but in an earlier round: best mix of lanes." in text
+    page = report_html(replace(result, plans=plans, rounds=rounds))
+    assert "best mix of lanes: measured in an earlier round" in page
+    assert "earlier round" not in result_text(result) + report_html(result)
 
 
 def test_refused_plans_and_the_price_of_wishes(result_of):
