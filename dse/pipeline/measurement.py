@@ -58,7 +58,7 @@ class StageMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class StageRate:
-    """What a stage takes of the time between two frames: medians over the repeats of means over the frames.
+    """What a stage takes of the time between two frames: means over the frames of a repeat.
 
     Parameters
     ----------
@@ -208,13 +208,26 @@ class PlanMeasurement:
 
         Unlike the medians of ``stages`` these add up to the measured throughput.
         """
+        return tuple(
+            StageRate(
+                same[0].lane,
+                statistics.median(one.input_ns for one in same),
+                statistics.median(one.compute_ns for one in same),
+                statistics.median(one.excess_ns for one in same),
+            )
+            for same in zip(*self.rates_by_repeat, strict=True)
+        )
+
+    @property
+    def rates_by_repeat(self) -> tuple[tuple[StageRate, ...], ...]:
+        """As ``rates``, of every repeat that counts."""
+        return tuple(self._rates_of(repeat) for repeat in self.counted)
+
+    def _rates_of(self, repeat: Repeat) -> tuple[StageRate, ...]:
         found = []
         for number, lane in enumerate(self.layout.lanes):
-            each = [_shares(repeat.lanes[number], lane.units) for repeat in self.counted]
-            for stage in range(len(lane.stages)):
-                receive, compute, excess = (
-                    statistics.median(one[stage][n] for one in each) for n in range(3)
-                )
+            for stage, shares in enumerate(_shares(repeat.lanes[number], lane.units)):
+                receive, compute, excess = shares
                 fed = any(source is not None for source in lane.sources(stage))
                 found.append(StageRate(number, 0.0 if fed else receive, compute, excess))
         return tuple(found)

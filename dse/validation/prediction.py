@@ -251,13 +251,18 @@ def measured_stage_times(mapping: Mapping, measured: PlanMeasurement) -> tuple[S
             f"plan {measured.plan!r}: the mapping has {len(stages)} stages, "
             f"{len(measured.stages)} were measured"
         )
-    found: dict[tuple[frozenset[int], int], list[float]] = {}
-    for stage, rate in zip(stages, measured.rates):
-        found.setdefault((frozenset(stage.layers), stage.slot), []).append(max(1.0, rate.own_ns))
     loaded = mapping.n_units > 1
-    # Rates of lanes add up, so of their times the harmonic mean counts.
+    found: dict[tuple[frozenset[int], int], list[float]] = {}
+    for rates in measured.rates_by_repeat:
+        same: dict[tuple[frozenset[int], int], list[float]] = {}
+        for stage, rate in zip(stages, rates, strict=True):
+            same.setdefault((frozenset(stage.layers), stage.slot), []).append(max(1.0, rate.own_ns))
+        for kind, times in same.items():
+            # Rates of lanes add up, so of their times the harmonic mean counts; in every repeat, as for the
+            # throughput, because other lanes may be slow each time (neighbours on the same physical core).
+            found.setdefault(kind, []).append(statistics.harmonic_mean(times))
     return tuple(
-        StageTime(layers, slot, round(statistics.harmonic_mean(times)), loaded)
+        StageTime(layers, slot, round(statistics.median(times)), loaded)
         for (layers, slot), times in found.items()
     )
 

@@ -35,6 +35,10 @@ class Timed:
     def rates(self):
         return tuple(StageRate(0, 0.0, stage.compute_ns, 0.0) for stage in self.stages)
 
+    @property
+    def rates_by_repeat(self):
+        return (self.rates,)
+
 
 @dataclass
 class StageTimed:

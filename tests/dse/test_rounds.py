@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from dse.progress import SilentProgress
 from dse.results import Measured, PlanResult, Predicted, Proof, RunResult
 
 PROOF = Proof("lanes", "optimal", "all", None, None, 0)
+PLANNER = SimpleNamespace(problem="costs as learned")
 
 
 def plan(name: str, layers: int, predicted: float, role: str = "candidate") -> PlanResult:
@@ -61,6 +63,7 @@ def searching(monkeypatch):
     def use(*finds):
         answers = iter(finds)
         monkeypatch.setattr(rounds, "learn", lambda planner, measured: planner)
+        monkeypatch.setattr(rounds, "rate_bound_hz", {PLANNER.problem: 321.0}.__getitem__)
         monkeypatch.setattr(rounds, "corrected", lambda planner, plans: tuple(plans))
         monkeypatch.setattr(rounds, "stage_costs", lambda planner, measured: ())
         monkeypatch.setattr(rounds, "find_plans", lambda *a: (PROOF, tuple(next(answers))))
@@ -77,7 +80,7 @@ def test_a_slower_machine_in_a_later_round_can_not_make_a_worse_plan_win(experim
     trial = FakeTrial(
         experiment, {"copies": 100, "whole": 50, "best pipeline": 97, "plan 2.1": 95}, drift=0.8
     )
-    outcome = rounds.measure_in_rounds(trial, None, PROOF, START)
+    outcome = rounds.measure_in_rounds(trial, PLANNER, PROOF, START)
     assert trial.batches[1] == ["plan 2.1", "copies", "best pipeline"], (
         "all that may still win, not only the best"
     )
@@ -93,22 +96,23 @@ def test_a_slower_machine_in_a_later_round_can_not_make_a_worse_plan_win(experim
 def test_the_best_baseline_is_always_measured_again(experiment, searching):
     searching([plan("x", 6, 300)], [])
     trial = FakeTrial(experiment, {"copies": 100, "whole": 50, "best pipeline": 200, "plan 2.1": 250})
-    outcome = rounds.measure_in_rounds(trial, None, PROOF, START)
+    outcome = rounds.measure_in_rounds(trial, PLANNER, PROOF, START)
     assert trial.batches[1] == ["plan 2.1", "copies", "best pipeline"]
     assert [entry.n_new for entry in outcome.rounds] == [3, 1]
+    assert [entry.bound_hz for entry in outcome.rounds] == [321.0, 321.0]
 
 
 def test_it_stops_when_nothing_is_new(experiment, searching):
     searching([START[0], START[2]])
     trial = FakeTrial(experiment, {"copies": 100, "whole": 50, "best pipeline": 97})
-    outcome = rounds.measure_in_rounds(trial, None, PROOF, START)
+    outcome = rounds.measure_in_rounds(trial, PLANNER, PROOF, START)
     assert len(trial.batches) == len(outcome.rounds) == 1
 
 
 def test_it_stops_when_predictions_hold_and_nothing_is_better(experiment, searching):
     searching([plan("x", 6, 90)], [plan("y", 5, 90)])
     trial = FakeTrial(experiment, {"copies": 100, "whole": 50, "best pipeline": 97, "plan 2.1": 89})
-    outcome = rounds.measure_in_rounds(trial, None, PROOF, START)
+    outcome = rounds.measure_in_rounds(trial, PLANNER, PROOF, START)
     assert len(outcome.rounds) == 2
 
 

@@ -316,6 +316,21 @@ def test_what_is_lost_between_frames_is_part_of_the_stage_that_sets_the_rate():
     assert [time.compute_ns for time in times] == [980 + 10 + 200, 480]
 
 
+def test_lanes_that_are_slow_in_turn_are_predicted_as_fast_as_they_were_together():
+    # Of three copies two are twice as slow in every repeat, other ones each time.
+    mapping = Mapping(tuple(Lane((Stage((0,), 0, core),)) for core in range(3)))
+    repeats = []
+    for fast in range(3):
+        times = [1000 if lane == fast else 2000 for lane in range(3)]
+        lanes = tuple(lane_of([time + 20], 1e9 / (time + 20)) for time in times)
+        repeats.append(Repeat(lanes, snapshot(()), Drift(0, 0, ()), (0, 1), ()))
+    found = replace(measured([[1000]] * 3, [1.0]), repeats=tuple(repeats))
+    (time,) = measured_stage_times(mapping, found)
+    assert 3e9 / time.compute_ns == pytest.approx(found.throughput_hz, rel=0.02)
+    # The medians of the lanes would all be slow.
+    assert {rate.compute_ns for rate in found.rates} == {2000.0}
+
+
 def test_interrupted_frames_count_by_their_mean():
     mapping = Mapping((Lane((Stage((0,), 0, 0),)),))
     lane = lane_of([1000], 1e9 / 1100)
