@@ -92,13 +92,14 @@ class _LaneStream:
         self.n_slots = n_slots
         self.fed = self.done = 0
         self.ended = self.finished = False
+        # First what there may be no room for: then nothing is left behind.
+        self.shared = make_shared_file(plan.inputs, plan.outputs, n_slots, folder)
+        self._inputs, self._outputs = map_slots(self.shared, plan.inputs, plan.outputs, n_slots)
         self._pipes = [folder / f"{kind}-{number}" for kind in ("feed", "done")]
         for pipe in self._pipes:
             os.mkfifo(pipe, 0o600)
         # Opened for both directions, a named pipe never blocks and never reports an end by itself.
         self._feed, self.done_fd = (os.open(pipe, os.O_RDWR | os.O_NONBLOCK) for pipe in self._pipes)
-        self.shared = make_shared_file(plan.inputs, plan.outputs, n_slots, folder)
-        self._inputs, self._outputs = map_slots(self.shared, plan.inputs, plan.outputs, n_slots)
 
     @property
     def in_flight(self) -> int:
@@ -212,16 +213,18 @@ def run_streams(
 def _lane_streams(host: Host, queue_depth: int, record: int) -> Iterator[list[_LaneStream]]:
     host.enter_stream()
     lanes: list[_LaneStream] = []
+    begun = False
     try:
         for number, plan in enumerate(host.plan.lanes):
             lanes.append(_LaneStream(host, number, slots_of(plan, queue_depth), record))
+        begun = True
         host.begin_stream([lane.request() for lane in lanes])
         yield lanes
     finally:
         for lane in lanes:
             lane.close()
         # Who is interrupted does not wait until lanes have finished what is inside, so they end.
-        if not all(lane.finished for lane in lanes):
+        if begun and not all(lane.finished for lane in lanes):
             host.close()
         host.leave_stream()
 

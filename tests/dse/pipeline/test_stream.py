@@ -180,9 +180,21 @@ def test_slots_go_to_the_disk_where_the_memory_has_no_room(tiny, lanes, monkeypa
         check(tiny, pipeline.map(numbered(tiny, 100)), 100)
         assert set(places) == {_FAST, pipeline.folder()}
         assert not list(_FAST.glob(f"dse-slots-{pipeline.folder().name}-*"))
-    monkeypatch.setattr(os, "posix_fallocate", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"0"))
-    with Pipeline(lanes, tiny.frames(1)) as pipeline, pytest.raises(DeviceError, match="expected room for"):
-        next(pipeline.map(numbered(tiny, 1)))
+
+
+def test_without_room_for_slots_nothing_is_left_behind(tiny, lanes, monkeypatch):
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        before = set(pipeline.folder().iterdir()), psutil.Process().num_fds()
+        for _ in range(2):
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "posix_fallocate", full)
+                with pytest.raises(DeviceError, match="expected room for"):
+                    next(pipeline.map(numbered(tiny, 1)))
+        assert before == (set(pipeline.folder().iterdir()), psutil.Process().num_fds())
+        check(tiny, pipeline.map(numbered(tiny, 20)), 20)
 
 
 def test_a_source_that_blocks_does_not_hold_back_outputs(tiny, lanes):
