@@ -110,11 +110,7 @@ class _Lane:
                 for n in range(len(plan.stages))
             ),
             plan.units,
-            tuple(
-                f"{plan.stages[members[0]].cluster} cores "
-                f"{','.join(str(core) for core in plan.stages[members[0]].cores)}"
-                for members in plan.units
-            ),
+            tuple(plan.stages[members[0]].place for members in plan.units),
         )
         # A capture may end before the pipeline does; that there is none at all is a mistake.
         required, self._annotated = not self._annotated, True

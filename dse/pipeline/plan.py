@@ -101,6 +101,14 @@ class StagePlan:
         return self.device != "cpu"
 
     @property
+    def place(self) -> str:
+        """Where it runs, for people: ``cpu cores 0,1``; of an accelerator also what drives it."""
+        cores = ",".join(map(str, self.cores))
+        if self.is_apart:
+            return f"{self.cluster}, driven by cores {cores}" if cores else self.cluster
+        return f"{self.cluster} cores {cores}"
+
+    @property
     def seats(self) -> frozenset[int | str]:
         """What it occupies: cores, and the accelerator."""
         return frozenset((*self.cores, self.cluster) if self.is_apart else self.cores)

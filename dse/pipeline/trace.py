@@ -88,11 +88,9 @@ def build_trace(
     for number, (lane, run) in enumerate(zip(plan.lanes, runs, strict=True)):
         stamps = run.stamps[:max_frames] - start
         for members in lane.units:
-            cores = ",".join(str(core) for core in lane.stages[members[0]].cores)
             names = [stage.label for stage in lane.stages]
             slices = _slices(stamps, members, names, number)
-            cluster = lane.stages[members[0]].cluster
-            tracks.append(Track(number, f"{cluster} cores {cores}", slices))
+            tracks.append(Track(number, lane.stages[members[0]].place, slices))
         entered = stamps[:, entering_stages(lane), 0].min(axis=1)
         left = stamps[:, final_stages(lane, plan.outputs), 3].max(axis=1)
         counters.append(Counter(number, "frames inside", "frames", _inside(entered, left)))

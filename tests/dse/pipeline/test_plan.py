@@ -27,6 +27,13 @@ def test_sources_and_units_of_a_diamond(tiny):
     assert lane.cores == {0, 1}
 
 
+def test_where_a_stage_runs_is_told_for_people(tiny):
+    stage = tiny.whole((2, 3))
+    assert stage.place == "cpu cores 2,3"
+    assert replace(stage, cluster="gpu", device="gpu").place == "gpu, driven by cores 2,3"
+    assert replace(stage, cluster="gpu", device="gpu", cores=()).place == "gpu"
+
+
 def test_stages_share_all_their_cores_or_none(tiny):
     with pytest.raises(InputError, match=r"share cores \[1\]"):
         LanePlan((tiny.stage(0, (0, 1)), tiny.stage(1, (1,))))
