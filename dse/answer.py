@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dse.platforms import Platform
 from dse.results import Goal, PlanResult, merit
@@ -153,15 +154,22 @@ def _memory_text(best: PlanResult, rival: PlanResult) -> str:
     return "no less memory"
 
 
+def _expected(plan: PlanResult, goal: Goal) -> float:
+    """Return what was predicted of a plan; after further rounds from the costs that all plans corrected."""
+    if plan.round > 1 and plan.corrected is not None:
+        plan = replace(plan, predicted=plan.corrected)
+    return merit(plan, goal, predicted=True)
+
+
 def disagreements(plans: Sequence[PlanResult], winner: int, goal: Goal = "throughput") -> tuple[str, ...]:
     """List what a reader must know about prediction against measurement."""
     notes = []
     feasible = [plan for plan in plans if plan.feasible and plan.measured]
     if feasible:
         best = plans[winner]
-        # Only what was measured side by side can disagree.
+        # Only what was measured side by side, and predicted from the same costs, can disagree.
         beside = [plan for plan in feasible if plan.round == best.round]
-        predicted_best = max(beside, key=lambda plan: merit(plan, goal, predicted=True), default=best)
+        predicted_best = max(beside, key=lambda plan: _expected(plan, goal), default=best)
         if predicted_best is not best and predicted_best.measured and best.measured:
             gap = merit(best, goal) / merit(predicted_best, goal) - 1
             low = min(best.measured.throughput_samples_hz)

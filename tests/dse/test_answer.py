@@ -107,6 +107,15 @@ def test_the_cause_is_named(plans, platform, cause):
     assert re.search(cause, explain(plans, 0, platform))
 
 
+def test_predictions_from_different_costs_are_not_compared():
+    """Costs were predicted too high at first; the later plan was predicted with corrected ones."""
+    first = replace(plan("a", COPIES, 50, measured(100)), round=2, corrected=Predicted(101, 1, 1, None))
+    later = replace(plan("b", PIPELINE, 90, measured(60)), round=2, corrected=Predicted(62, 1, 1, None))
+    assert not any("disagrees" in note for note in disagreements([first, later], 0))
+    wrong = replace(later, corrected=Predicted(110, 1, 1, None))
+    assert "'b' was predicted best, 'a' measured 66.7% faster" in disagreements([first, wrong], 0)[0]
+
+
 def test_lanes_of_several_pieces_are_not_explained_as_copies():
     copies = plan("a", COPIES, 10)
     pieces = tuple(
