@@ -121,7 +121,7 @@ def test_it_goes_on_while_something_better_turns_up(experiment, searching):
     rates = {"copies": 100, "whole": 50, "best pipeline": 97, "plan 2.1": 120, "plan 3.1": 130}
     trial = FakeTrial(experiment, rates)
     told = []
-    outcome = rounds.measure_in_rounds(trial, None, PROOF, START, told.append)
+    outcome = rounds.measure_in_rounds(trial, PLANNER, PROOF, START, told.append)
     assert [entry.best_hz for entry in outcome.rounds] == [100, 120, 130]
     assert [len(one.rounds) for one in told] == [1, 2, 3]
     assert told[-1].plans == outcome.plans
