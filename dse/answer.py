@@ -18,7 +18,9 @@ def choose(plans: Sequence[PlanResult], goal: Goal = "throughput") -> int:
 
     The best measured plan among those that break none of the user's constraints; without
     measurements the best predicted one.  ``plans`` come best prediction first, so that among equals
-    the one with fewer cores, lower latency and fewer stages wins.
+    the one with fewer cores, lower latency and fewer stages wins.  A plan that needs no search is preferred
+    to one that measured more by no more than its repeats scatter: the best of several equal plans is
+    the luckiest, and would disappoint when it is used.
 
     Raises
     ------
@@ -30,7 +32,19 @@ def choose(plans: Sequence[PlanResult], goal: Goal = "throughput") -> int:
     # Only plans of one round were measured side by side; the best of the earlier ones are among them.
     last = max((plans[number].round for number in measured), default=1)
     measured = [number for number in measured if plans[number].round == last]
-    return max(measured or feasible, key=lambda number: merit(plans[number], goal))
+    best = max(measured or feasible, key=lambda number: merit(plans[number], goal))
+    if goal == "throughput" and plans[best].role != "baseline":
+        rivals = [number for number in measured if plans[number].role == "baseline"]
+        tied = [number for number in rivals if _ties(plans[number], plans[best])]
+        best = max(tied, key=lambda number: merit(plans[number], goal), default=best)
+    return best
+
+
+def _ties(plan: PlanResult, best: PlanResult) -> bool:
+    """Whether a plan's throughput is one that the better plan may really have."""
+    if plan.measured is None or best.measured is None or best.measured.interval_hz is None:
+        return False
+    return plan.measured.throughput_hz >= best.measured.interval_hz[0]
 
 
 def explain(
@@ -55,7 +69,22 @@ def explain(
         change = ratio - 1 if goal == "throughput" else 1 / ratio - 1
         text += f", {change:+.1%} against {rival.name!r}"
     cause = "It is the best that the pins allow." if pinned else _cause(best, plans, platform, goal)
-    return f"{text}. {cause}"
+    return f"{text}. {_tie_text(best, plans, goal)}{cause}"
+
+
+def _tie_text(best: PlanResult, plans: Sequence[PlanResult], goal: Goal) -> str:
+    """Say which plan measured more, but not by more than its repeats scatter."""
+    beside = (
+        [p for p in plans if p.feasible and p.measured and p.round == best.round] if best.measured else []
+    )
+    first = max(beside, key=lambda plan: merit(plan, goal), default=best)
+    if first is best or goal != "throughput" or not _ties(best, first):
+        return ""
+    lead = merit(first, goal) / merit(best, goal) - 1
+    return (
+        f"{first.name!r} measured {lead:.1%} more, within the scatter of its repeats: "
+        "a plan that needs no search is preferred. "
+    )
 
 
 def _reaches(plan: PlanResult, goal: Goal, *, one: bool) -> str:
@@ -170,7 +199,8 @@ def disagreements(plans: Sequence[PlanResult], winner: int, goal: Goal = "throug
         # Only what was measured side by side, and predicted from the same costs, can disagree.
         beside = [plan for plan in feasible if plan.round == best.round]
         predicted_best = max(beside, key=lambda plan: _expected(plan, goal), default=best)
-        if predicted_best is not best and predicted_best.measured and best.measured:
+        better = merit(best, goal) >= merit(predicted_best, goal)  # else they tie
+        if predicted_best is not best and predicted_best.measured and best.measured and better:
             gap = merit(best, goal) / merit(predicted_best, goal) - 1
             low = min(best.measured.throughput_samples_hz)
             high = max(predicted_best.measured.throughput_samples_hz)

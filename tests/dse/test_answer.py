@@ -63,6 +63,30 @@ def test_equal_plans_the_first_wins():
     assert choose([plan("a", WHOLE, 10), plan("b", COPIES, 10)]) == 0
 
 
+def spread(hz: float, low: float, high: float) -> Measured:
+    return replace(measured(hz, (low, hz, high)), interval_hz=(low, high))
+
+
+@pytest.mark.parametrize(("low", "answer"), [(98.0, "copies"), (101.5, "pipeline")])
+def test_a_baseline_is_preferred_to_a_plan_that_is_better_by_luck(low, answer):
+    plans = [
+        plan("pipeline", PIPELINE, 120, spread(103, low, 106)),
+        plan("copies", COPIES, 90, spread(101, 99, 104), role="baseline"),
+        plan("whole", WHOLE, 90, spread(60, 50, 130), role="baseline"),
+    ]
+    winner = choose(plans)
+    assert plans[winner].name == answer
+    reason = explain(plans, winner, ONE)
+    told = "'pipeline' measured 2.0% more, within the scatter of its repeats: a plan that needs no search"
+    assert (told in reason) == (answer == "copies")
+    assert not [note for note in disagreements(plans, winner) if note.startswith("Measurement disagrees")]
+
+
+def test_other_searched_plans_are_not_preferred():
+    plans = [plan("a", PIPELINE, 9, spread(103, 90, 106)), plan("b", PIPELINE, 9, spread(102, 90, 106))]
+    assert choose(plans) == 0
+
+
 def test_latency_is_another_goal():
     plans = [plan("a", WHOLE, 10, measured(10)), plan("b", COPIES, 10, measured(20))]
     assert choose(plans, "latency") == 1
