@@ -54,18 +54,13 @@ def remove_when_orphaned(folder: Path | None, parent: int) -> None:
 
 
 def memory_now() -> dict[str, int]:
-    """Resident bytes of this process: now, at the peak, and its fair share of shared pages."""
-    found = {"rss_bytes": 0, "peak_rss_bytes": 0, "pss_bytes": 0}
-    names = {"VmRSS:": "rss_bytes", "VmHWM:": "peak_rss_bytes", "Pss:": "pss_bytes"}
-    for path in (Path("/proc/self/status"), Path("/proc/self/smaps_rollup")):
-        try:
-            lines = path.read_text().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            name, *rest = line.split()
-            if name in names:
-                found[names[name]] = int(rest[0]) * 1024
+    """Resident bytes of this process: now, and at the peak."""
+    names = {"VmRSS:": "rss_bytes", "VmHWM:": "peak_rss_bytes"}
+    found = dict.fromkeys(names.values(), 0)
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, *rest = line.split()
+        if name in names:
+            found[names[name]] = int(rest[0]) * 1024
     return found
 
 

@@ -154,8 +154,6 @@ class _Lane:
             self._seen_peak_bytes = peak_bytes
             self._peak_bytes = max(self._peak_bytes, peak_bytes - stamps_bytes)
         memory["peak_rss_bytes"] = self._peak_bytes
-        for name in ("rss_bytes", "pss_bytes"):
-            memory[name] -= stamps_bytes
         return {
             "n_frames": n_frames,
             "counters": asdict(counting.result(n_frames, stamps_bytes)),

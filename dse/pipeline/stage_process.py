@@ -16,7 +16,7 @@ from dse.pipeline.network import ring_length
 from dse.pipeline.plan import PipelinePlan, stage_to_json
 from dse.pipeline.shared import make_shared_file
 
-MEMORY = ("rss_bytes", "peak_rss_bytes", "pss_bytes")
+MEMORY = ("rss_bytes", "peak_rss_bytes")
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,9 @@ _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal
 
 @dataclass(frozen=True, slots=True)
 class LaneMemory:
-    """Resident memory of a lane's process: at its peak, its fair share now, and before the model."""
+    """Resident memory of a lane's process: at its peak, and before the model."""
 
     peak_rss_bytes: int
-    pss_bytes: int
     empty_rss_bytes: int
 
 
@@ -467,7 +466,7 @@ class Pipeline:
         return list(self._running.ask(requests, _SHORT_S, doing).values())
 
     def _read_memory(self, lane: int, answer: Mapping[str, Any]) -> LaneMemory:
-        return LaneMemory(int(answer["peak_rss_bytes"]), int(answer["pss_bytes"]), self._memory_before[lane])
+        return LaneMemory(int(answer["peak_rss_bytes"]), self._memory_before[lane])
 
     @property
     def _running(self) -> LaneProcesses:

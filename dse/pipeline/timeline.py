@@ -49,7 +49,7 @@ class StageTimes:
     compute_sum_ns: int
     send_sum_ns: int
     wait_sum_ns: int
-    compute_samples_ns: tuple[int, ...]
+    n_frames: int
 
     @property
     def busy_ns(self) -> int:
@@ -63,7 +63,7 @@ class StageTimes:
 
     def mean_ns(self, sum_ns: int) -> float:
         """Return one of the sums per frame; unlike the median it counts slow frames, which set the rate."""
-        return sum_ns / max(1, len(self.compute_samples_ns))
+        return sum_ns / max(1, self.n_frames)
 
     @property
     def utilisation(self) -> float:
@@ -130,7 +130,6 @@ class LaneTimes:
     throughput_hz: float
     n_frames: int
     latency_ns: Percentiles
-    latency_samples_ns: tuple[int, ...]
     stages: tuple[StageTimes, ...]
 
 
@@ -192,14 +191,13 @@ def lane_times(
                 compute_sum_ns=int(compute.sum()),
                 send_sum_ns=int(send.sum()),
                 wait_sum_ns=int(wait.sum()),
-                compute_samples_ns=tuple(int(value) for value in compute),
+                n_frames=len(compute),
             )
         )
     return LaneTimes(
         (len(exits) - 1) * 1e9 / max(1, int(exits[-1] - exits[0])),
         len(exits),
         Percentiles.of(latency),
-        tuple(int(value) for value in latency),
         tuple(stages),
     )
 

@@ -26,14 +26,14 @@ def stage(name: str, *cores: int) -> StagePlan:
 
 
 def times(name: str, busy: int, wait: int) -> StageTimes:
-    return StageTimes(name, 0, busy, 0, wait, 0, 10 * busy, 0, 10 * wait, (busy,) * 10)
+    return StageTimes(name, 0, busy, 0, wait, 0, 10 * busy, 0, 10 * wait, 10)
 
 
 def measurement(*counters: Counters) -> PlanMeasurement:
     """Lane 0: s0 and s1 take turns on core 2, s2 has cores 0 and 1."""
     layout = PipelinePlan("p", (LanePlan((stage("s0", 2), stage("s1", 2), stage("s2", 0, 1))),), (X,), (X,))
     stages = (times("s0", 300, 50), times("s1", 600, 50), times("s2", 500, 500))
-    lane = LaneTimes(1e6, 10, Percentiles(900, 950, 990), (900,), stages)
+    lane = LaneTimes(1e6, 10, Percentiles(900, 950, 990), stages)
     runs = tuple(SimpleNamespace(counters=one, yardstick_ns=()) for one in counters)
     repeat = Repeat((lane,), snapshot(()), Drift(0, 0, ()), (0, 1), runs)
     return PlanMeasurement("p", layout, (repeat, repeat), (lane,), 1, 1, (), (), ())

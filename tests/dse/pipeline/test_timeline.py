@@ -54,7 +54,7 @@ def test_a_chain_runs_at_the_pace_of_its_slowest_stage():
     assert times.stages[1].wait_ns == 0
     assert times.stages[2].wait_ns == 303 - 53
     assert times.stages[2].utilisation == pytest.approx(53 / 303, rel=0.01)
-    assert times.stages[1].compute_samples_ns == (300,) * 200
+    assert (times.stages[1].compute_sum_ns, times.stages[1].n_frames) == (300 * 200, 200)
 
 
 def test_latency_is_from_source_to_sink():

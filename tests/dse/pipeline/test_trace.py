@@ -16,7 +16,7 @@ from dse.pipeline.trace_files import write_chrome_trace, write_perfetto_trace
 
 
 def run_of(stamps: np.ndarray) -> LaneRun:
-    return LaneRun(stamps, (), LaneMemory(1, 1, 1), Counters(2, 1, 1, 0, 0, 0, 0, None, None, None, ""))
+    return LaneRun(stamps, (), LaneMemory(1, 1), Counters(2, 1, 1, 0, 0, 0, 0, None, None, None, ""))
 
 
 @pytest.fixture
