@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -59,11 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Idle threads of numpy's matrix library spin: beside a measurement they disturb it, and on a
     # machine that is busy they make small products ten times slower.  numpy is not loaded yet.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    previous = signal.signal(signal.SIGTERM, _interrupt)
+    handlers = {signal.SIGTERM: _interrupt, signal.SIGHUP: _hang_up}
+    # Who is started by nohup lives on when the terminal is closed.
+    previous = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         return _run(arguments)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -114,6 +122,15 @@ def _explain(error: Exception) -> tuple[int, str]:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _hang_up(signum: int, frame: FrameType | None) -> None:
+    """End as by Ctrl-C; the terminal has gone, so what is said to it must not fail."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it may come from the shell and from the kernel
+    for descriptor in (1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     raise KeyboardInterrupt
 
 

@@ -257,7 +257,7 @@ def test_wishes_are_checked_before_anything_is_measured(dse, tiny, tmp_path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_keeps_what_it_has_and_leaves_no_process(tiny, tmp_path, number):
     command = [sys.executable, "-m", "dse", "run", "--model", tiny, "-o", tmp_path / "runs"]
     command += [
