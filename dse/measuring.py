@@ -114,6 +114,7 @@ class Trial:
             extra_repeats=EXTRA_REPEATS,
             queue_depth=self.experiment.search.queue_depth,
             annotate=ADDRESS if settings.annotate else "",
+            alone=not self._emulated,
         )
         sound = [pipeline for name, pipeline in pipelines.items() if name not in refused]
         keep, decide = self.measurements.keep, self._decision(plans)
@@ -160,6 +161,7 @@ class Trial:
                 seconds=settings.seconds,
                 extra_repeats=1,
                 queue_depth=self.experiment.search.queue_depth,
+                alone=not self._emulated,
             )
             (found,) = measure_plans([pipeline], self._frames, options, keep=None)
             told = f"{format_hz(found.throughput_hz)} frames/s, {format_ns(found.empty_latency_ns.median)}"
@@ -180,6 +182,11 @@ class Trial:
             return ""
         worst = min(self._checked.values(), key=lambda check: (check.bit_equal, str(check)))
         return f"{len(self._checked)} way{'s' if len(self._checked) > 1 else ''} of cutting checked: {worst}"
+
+    @property
+    def _emulated(self) -> bool:
+        platform = self.experiment.platform
+        return platform is not None and platform.emulated
 
     def _find_frames(self, pipeline: PipelinePlan) -> None:
         if not self._frames:

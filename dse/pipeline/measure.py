@@ -55,6 +55,9 @@ class MeasureOptions:
         How stages run, see ``Pipeline``.
     annotate
         Socket of a Streamline daemon, see ``Pipeline``.
+    alone
+        Whether CPU time of other programs disturbs a repeat.  Not where slow cores are emulated: what
+        makes them slow is another program.
     """
 
     repeats: int = 3
@@ -66,6 +69,7 @@ class MeasureOptions:
     queue_depth: int = 2
     engine: str = "auto"
     annotate: str = ""
+    alone: bool = True
 
 
 def measure_plans(
@@ -185,7 +189,8 @@ def _measure_once(
         # A frame spends at most its empty-lane latency in the slowest stage.
         longest_s = max(lane.latency_ns.median for lane in empty) / 1e9
         warmup_s = max(options.warmup_s, 2 * longest_s)
-        repeat = _repeat(pipeline, max(options.seconds, _MIN_FRAMES * longest_s), warmup_s)
+        seconds = max(options.seconds, _MIN_FRAMES * longest_s)
+        repeat = _repeat(pipeline, seconds, warmup_s, alone=options.alone)
         memory = [run.memory for run in repeat.runs]
         done = PlanMeasurement(
             plan.name,
@@ -201,14 +206,17 @@ def _measure_once(
     return done if before is None else replace(done, repeats=(*before.repeats, repeat))
 
 
-def _repeat(pipeline: Pipeline, seconds: float, warmup_s: float, attempts: int = _ATTEMPTS) -> Repeat:
+def _repeat(
+    pipeline: Pipeline, seconds: float, warmup_s: float, *, alone: bool, attempts: int = _ATTEMPTS
+) -> Repeat:
     cores = pipeline.plan.cores
     before, own = snapshot(cores), _cpu_seconds(pipeline.pids)
     with ClockWatch(cores, (warmup_s, warmup_s + seconds / 2, warmup_s + 0.9 * seconds)) as watch:
         runs = pipeline.run(seconds=warmup_s + seconds)
     after = replace(snapshot(cores), clock_hz=watch.last)
     before = replace(before, clock_hz=watch.first)
-    change = drift(before, after, own_busy_s=_cpu_seconds(pipeline.pids) - own)
+    own_busy_s = _cpu_seconds(pipeline.pids) - own
+    change = drift(before, after, own_busy_s=own_busy_s if alone else None)
     begin = min(int(run.stamps[0, :, 0].min()) for run in runs)
     window = (begin + int(warmup_s * 1e9), begin + int((warmup_s + seconds) * 1e9))
     try:
@@ -217,7 +225,7 @@ def _repeat(pipeline: Pipeline, seconds: float, warmup_s: float, attempts: int =
         # Hardly a frame left a lane: slower than in the empty lane, or kept from the cores.
         if attempts <= 1:
             raise
-        return _repeat(pipeline, 4 * seconds, warmup_s, attempts - 1)
+        return _repeat(pipeline, 4 * seconds, warmup_s, alone=alone, attempts=attempts - 1)
 
 
 def _empty_lanes(pipeline: Pipeline, options: MeasureOptions) -> tuple[LaneTimes, ...]:
