@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from dse.config import Experiment
@@ -69,6 +69,7 @@ def measure_in_rounds(
     experiment = trial.experiment
     measured = trial.measure(worth_measuring(plans, experiment))
     known = _replaced(plans, measured)
+    tried = {_key(plan.mapping) for plan in measured}
     rounds = [summarise(1, measured, measured)]
     told(Outcome(proof, tuple(known), trial.check_text, trial.warnings, tuple(rounds)))
     while len(rounds) < experiment.measure.rounds:
@@ -83,17 +84,18 @@ def measure_in_rounds(
         if proof.interrupted:
             raise KeyboardInterrupt
         proof = replace(proof, corrected=True)
-        fresh = _new_plans(found, known, number)[: search.candidates]
+        fresh = _new_plans(found, tried, number)[: search.candidates]
         if not fresh:
             trial.progress.log(f"round {number}: the corrected search brings nothing new")
             break
         batch = trial.measure([*fresh, *_contenders(known, experiment)], number)
-        tried = batch[: len(fresh)]
+        new = batch[: len(fresh)]
+        tried |= {_key(plan.mapping) for plan in new}
         known = _replaced((*known, *fresh), batch)
-        rounds.append(summarise(number, batch, tried))
+        rounds.append(summarise(number, batch, new))
         told(Outcome(proof, tuple(known), trial.check_text, trial.warnings, tuple(rounds)))
         best_now = _best(known, experiment)
-        better = best_now is not None and best_now.name in {plan.name for plan in tried}
+        better = best_now is not None and best_now.name in {plan.name for plan in new}
         worst = rounds[-1].worst_error
         if not better and worst is not None and worst <= experiment.measure.tolerance:
             break
@@ -132,9 +134,8 @@ def _seen(trial: Trial, plans: Sequence[PlanResult]) -> list[tuple[PlacedMapping
     return [(plan.mapping, trial.measurement(plan)) for plan in plans if plan.measured]
 
 
-def _new_plans(found: Sequence[PlanResult], known: Sequence[PlanResult], number: int) -> list[PlanResult]:
-    """Plans whose mapping was not measured yet, named after their round."""
-    tried = {_key(plan.mapping) for plan in known if plan.measured}
+def _new_plans(found: Sequence[PlanResult], tried: Collection[object], number: int) -> list[PlanResult]:
+    """Plans whose mapping was neither measured nor refused yet, named after their round."""
     fresh = [plan for plan in found if plan.feasible and _key(plan.mapping) not in tried]
     return [replace(plan, name=f"plan {number}.{n}", round=number) for n, plan in enumerate(fresh, 1)]
 

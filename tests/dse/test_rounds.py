@@ -35,11 +35,15 @@ class FakeTrial:
     check_text: str = ""
     warnings: tuple[str, ...] = ()
     batches: list[list[str]] = field(default_factory=list)
+    refuses: tuple[str, ...] = ()
 
     def measure(self, plans, number=1):
         self.batches.append([p.name for p in plans])
         found = []
         for p in plans:
+            if p.name in self.refuses:
+                found.append(replace(p, predicted=replace(p.predicted, violations=("outputs: wrong",))))
+                continue
             rate = self.rates[p.name] * self.drift ** (number - 1)
             found.append(
                 replace(p, measured=Measured(rate, (rate,), 1, 1, 1, 1, 1, disturbed=False), round=number)
@@ -107,6 +111,15 @@ def test_it_stops_when_nothing_is_new(experiment, searching):
     trial = FakeTrial(experiment, {"copies": 100, "whole": 50, "best pipeline": 97})
     outcome = rounds.measure_in_rounds(trial, PLANNER, PROOF, START)
     assert len(trial.batches) == len(outcome.rounds) == 1
+
+
+def test_a_plan_that_is_refused_is_not_tried_in_every_round(experiment, searching):
+    searching([plan("x", 6, 300)], [plan("x", 6, 300)])
+    rates = {"copies": 100, "whole": 50, "best pipeline": 97}
+    trial = FakeTrial(experiment, rates, refuses=("plan 2.1",))
+    outcome = rounds.measure_in_rounds(trial, PLANNER, PROOF, START)
+    assert len(trial.batches) == 2
+    assert [(one.name, one.feasible) for one in outcome.plans if one.round == 2][-1] == ("plan 2.1", False)
 
 
 def test_it_stops_when_predictions_hold_and_nothing_is_better(experiment, searching):
