@@ -425,6 +425,7 @@ class ThreadedSource:
         self._source = source
         self._frames: queue.Queue[Sequence[Array] | BaseException | None] = queue.Queue(ahead)
         self.wake_fd, self._tell = os.pipe()
+        self._open = [self.wake_fd, self._tell]
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="source", daemon=True)
         self._thread.start()
@@ -440,25 +441,32 @@ class ThreadedSource:
         return item
 
     def close(self) -> None:
-        """Stop pulling.  A source that blocks for ever keeps its (daemon) thread."""
+        """Stop pulling.  A source that blocks keeps its (daemon) thread until it goes on."""
         self._stopped.set()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._frames.get_nowait()
         self._thread.join(1.0)
         if not self._thread.is_alive():
-            os.close(self._tell)
-            os.close(self.wake_fd)
+            self._release()
+
+    def _release(self) -> None:
+        """Close the pipe, once."""
+        with contextlib.suppress(IndexError):
+            while True:
+                os.close(self._open.pop())
 
     def _run(self) -> None:
         last: BaseException | None = None
         try:
             for frame in frames_of(self._source):
                 if not self._put(frame):
-                    return
+                    break
         except BaseException as error:
             last = error
         self._put(last)
+        if self._stopped.is_set():  # whoever closed may not have waited so long
+            self._release()
 
     def _put(self, item: Sequence[Array] | BaseException | None) -> bool:
         while not self._stopped.is_set():

@@ -300,9 +300,19 @@ class Pipeline:
 
         Raises
         ------
+        InputError
+            Neither frames nor a time, or less than one.
         ChildDiedError, ChildTimeoutError, DeviceError
             A lane died, stalled or failed.  All lanes are ended.
         """
+        asked = {"n_frames": n_frames, "seconds": seconds, "in_flight": in_flight}
+        if any(value is not None and value <= 0 for value in asked.values()) or (
+            n_frames is None and seconds is None
+        ):
+            told = ", ".join(f"{name}={value}" for name, value in asked.items() if value is not None)
+            raise InputError(
+                f"plan {self.plan.name!r}: expected n_frames or seconds, above 0, got {told or 'neither'}"
+            )
         start_ns = time.monotonic_ns() + 50_000_000
         lanes = range(len(self.plan.lanes)) if one_lane is None else (one_lane,)
         requests: dict[int, dict[str, Any]] = {

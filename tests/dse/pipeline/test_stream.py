@@ -165,6 +165,20 @@ def test_impossible_settings_are_told_before_anything_starts(tiny, lanes, settin
         Pipeline(lanes, tiny.frames(1), **setting)
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({}, "neither"),
+        ({"n_frames": 0}, "n_frames=0"),
+        ({"seconds": -1.0}, "seconds=-1.0"),
+        ({"n_frames": 5, "in_flight": 0}, "n_frames=5, in_flight=0"),
+    ],
+)
+def test_a_run_wants_an_end(tiny, lanes, asked, told):
+    with pytest.raises(InputError, match=f"expected n_frames or seconds, above 0, got {told}"):
+        Pipeline(lanes, tiny.frames(1)).run(**asked)
+
+
 def test_slots_go_to_the_disk_where_the_memory_has_no_room(tiny, lanes, monkeypatch):
     """Memory that is not reserved would kill this process when it is first written to."""
     real, places = os.posix_fallocate, []
@@ -215,6 +229,28 @@ def test_a_source_that_blocks_does_not_hold_back_outputs(tiny, lanes):
         assert pipeline.stream(camera(), sink) == 2
     assert [number for number, _ in seen] == [0, 1]
     check(tiny, [(values,) for _, values in seen], 2)
+
+
+def test_a_source_that_blocks_beyond_its_stream_leaves_nothing_when_it_goes_on(tiny, lanes):
+    goes_on = threading.Event()
+
+    def camera():
+        yield from numbered(tiny, 2)
+        goes_on.wait(60)
+        yield from numbered(tiny, 2)
+
+    def broken(number, outputs):
+        raise OSError("disk full")
+
+    with Pipeline(lanes, tiny.frames(1)) as pipeline:
+        before = psutil.Process().num_fds(), threading.active_count()
+        with pytest.raises(OSError, match="disk full"):
+            pipeline.stream(camera(), broken)
+        goes_on.set()
+        end = time.monotonic() + 10
+        while (psutil.Process().num_fds(), threading.active_count()) != before:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
 
 def test_a_slow_consumer_is_no_stall(tiny, lanes):
