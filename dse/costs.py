@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from dse.corrections import Corrections
 from dse.errors import InputError
 from dse.platforms import KERNELS, Link, Slot
 
@@ -153,6 +154,8 @@ class CostTable:
         Sets of layers that were measured as one stage: there they replace the sum of layers.
     loaded
         The same costs while all other cores work; this table then is of each slot working alone.
+    corrections
+        What whole stages in running pipelines said of all costs; not applied to ``costs``.
     """
 
     model_hash: str
@@ -166,6 +169,7 @@ class CostTable:
     conditions: dict[str, Any] = field(default_factory=dict)
     stages: tuple[StageCost, ...] = ()
     loaded: CostTable | None = None
+    corrections: Corrections | None = None
 
     @property
     def measured(self) -> bool:
@@ -249,6 +253,10 @@ class CostTable:
         known = {(stage.layers, stage.slot, stage.under_load): stage for stage in (*self.stages, *stages)}
         return replace(self, stages=tuple(known.values()))
 
+    def corrected_by(self, corrections: Corrections | None) -> CostTable:
+        """Return the table with further corrections, which were found with the present ones applied."""
+        return self if corrections is None else replace(self, corrections=corrections.after(self.corrections))
+
     def only(self, slots: Collection[Slot]) -> CostTable:
         """Return the table with the columns of some slots."""
         keep = [place for place, slot in enumerate(self.slots) if slot in slots]
@@ -313,6 +321,7 @@ class CostTable:
             **({"stages": [stage.to_json() for stage in self.stages]} if self.stages else {}),
             "conditions": self.conditions,
             **({"loaded": self.loaded.to_json()} if self.loaded else {}),
+            **({"corrections": self.corrections.to_json()} if self.corrections else {}),
         }
 
     @classmethod
@@ -349,6 +358,7 @@ class CostTable:
                 conditions=dict(data.get("conditions", {})),
                 stages=tuple(StageCost.from_json(stage) for stage in data.get("stages", ())),
                 loaded=cls.from_json(data["loaded"], f"{where}: loaded") if "loaded" in data else None,
+                corrections=Corrections.from_json(data["corrections"]) if "corrections" in data else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{where}: damaged cost table ({type(error).__name__}: {error})") from None

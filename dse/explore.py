@@ -102,7 +102,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
             write_plans(folder.path, result, _keep_stages(folder, stager, result))
             raise
         outcome = so_far[-1]
-        costs = costs.with_stages(outcome.stages)
+        costs = costs.with_stages(outcome.stages).corrected_by(outcome.corrections)
         result = conclude(subject, costs, outcome)
         files = _keep_stages(folder, stager, result)
         write_result(folder.path, result, files)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dse.corrections import Corrections
 from dse.costs import StageCost
 from dse.pipeline.measurement import PlanMeasurement
 from dse.placement import PlacedMapping
@@ -43,6 +44,14 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
     measured
         Mappings and their measurements.
     """
+    names = [cluster.name for cluster in planner.platform.clusters]
+    problem = corrections(planner, measured).apply(planner.problem, planner.slots, names)
+    times = tuple(time for time, _, _ in _decisive(planner, measured))
+    return replace(planner, problem=replace(problem, stage_times=(*problem.stage_times, *times)))
+
+
+def corrections(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurement]]) -> Corrections:
+    """Return the factors on the costs of all layers; see ``learn``."""
     problem = planner.problem
     alone: dict[int, list[tuple[int, float]]] = {}
     loaded: dict[int, list[tuple[int, float]]] = {}
@@ -54,28 +63,17 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
             (loaded if mapping.n_units > 1 else alone).setdefault(slot, []).append((n_cores, ratio))
         for cluster, ratio in _transfer_ratios(problem, mapping, measurement):
             transfers.setdefault(cluster, []).append((n_cores, ratio))
-    into = np.array(
-        [
-            _loaded_median(transfers[cluster]) if cluster in transfers else 1.0
-            for cluster in range(len(problem.cluster_sizes))
-        ]
-    )
     quiet, busy = _factors(
         {slot: _loaded_median(found) for slot, found in alone.items()},
         {slot: _loaded_median(found) for slot, found in loaded.items()},
         len(problem.slots),
     )
-    loaded_ns = np.rint(problem.under_load.cost_ns * busy).astype(np.int64)
-    corrected = replace(
-        problem,
-        # Load makes nothing faster: where it seems so, the cost under load holds for both.
-        cost_ns=np.minimum(np.rint(problem.cost_ns * quiet).astype(np.int64), loaded_ns),
-        loaded_cost_ns=loaded_ns,
-        setup_ns=np.rint(problem.setup * into).astype(np.int64),
-        bandwidth_bytes_per_s=problem.bandwidth / into,
-        stage_times=(*problem.stage_times, *(time for time, _, _ in _decisive(planner, measured))),
+    clusters = planner.platform.clusters
+    return Corrections(
+        dict(zip(planner.slots, map(float, quiet), strict=True)),
+        dict(zip(planner.slots, map(float, busy), strict=True)),
+        {clusters[number].name: _loaded_median(found) for number, found in transfers.items()},
     )
-    return replace(planner, problem=corrected)
 
 
 def _factors(

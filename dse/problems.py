@@ -246,7 +246,7 @@ def build_problem(
         loaded_ns = np.array([[row[column] or 0 for column in columns] for row in costs.loaded_ns], np.int64)
     setup, bandwidth = _links(platform, costs)
     sending = _sending(platform, costs)
-    return solver_problem.Problem(
+    problem = solver_problem.Problem(
         cost_ns=cost_ns,
         loaded_cost_ns=loaded_ns,
         supported=supported,
@@ -288,6 +288,9 @@ def build_problem(
             clusters=tuple(cluster.name for cluster in platform.clusters),
         ),
     )
+    if costs.corrections is None:
+        return problem
+    return costs.corrections.apply(problem, slots, [cluster.name for cluster in platform.clusters])
 
 
 def stage_memory(graph: LayerGraph, layers: Sequence[int]) -> tuple[int, int]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from dse.config import Experiment
+from dse.corrections import Corrections
 from dse.costs import StageCost
-from dse.learning import corrected, learn, stage_costs, summarise
+from dse.learning import corrected, corrections, learn, stage_costs, summarise
 from dse.measuring import Trial
 from dse.pipeline.measurement import PlanMeasurement
 from dse.placement import PlacedMapping
@@ -37,6 +38,8 @@ class Outcome:
         One entry per round.
     stages
         Measured stages, for the cost table.
+    corrections
+        What they say of all costs, for the cost table too; None where nothing was measured.
     """
 
     proof: Proof
@@ -45,6 +48,7 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     rounds: tuple[Round, ...] = ()
     stages: tuple[StageCost, ...] = ()
+    corrections: Corrections | None = None
 
 
 def measure_in_rounds(
@@ -103,8 +107,8 @@ def measure_in_rounds(
     learned = learn(planner, seen)
     rounds[-1] = _with_bound(rounds[-1], learned)
     final = corrected(learned, known)
-    stages = stage_costs(planner, seen)
-    return Outcome(proof, final, trial.check_text, trial.warnings, tuple(rounds), stages)
+    stages, factors = stage_costs(planner, seen), corrections(planner, seen)
+    return Outcome(proof, final, trial.check_text, trial.warnings, tuple(rounds), stages, factors)
 
 
 def _with_bound(entry: Round, learned: Planner) -> Round:

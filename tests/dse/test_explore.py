@@ -172,6 +172,14 @@ def test_rounds_learn_from_measurements(place):
     assert len(new) == (rounds[1]["n_new"] if len(rounds) > 1 else 0)
     mappings = [json.dumps(plan["mapping"]) for plan in result["plans"]]
     assert len(set(mappings)) == len(mappings), "each mapping once"
+    # All that was learned is in the cost table: another process predicts the same.
+    arguments = ("--repeats", "1", "--seconds", "0.1", "--tries", "1", "--json")
+    again = json.loads(place.dse("validate", result["run_dir"], *arguments)[0])
+    assert again["proof"]["bound_hz"] == pytest.approx(rounds[-1]["bound_hz"], rel=1e-6)
+    tested = next(plan for plan in again["plans"] if plan["name"].startswith("mapping"))
+    assert tested["predicted"]["throughput_hz"] == pytest.approx(
+        winner["corrected"]["throughput_hz"], rel=1e-6
+    )
 
 
 def test_a_validation_at_another_speed_is_repeated_and_marked(finished):

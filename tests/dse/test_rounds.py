@@ -69,6 +69,7 @@ def searching(monkeypatch):
         monkeypatch.setattr(rounds, "learn", lambda planner, measured: planner)
         monkeypatch.setattr(rounds, "rate_bound_hz", {PLANNER.problem: 321.0}.__getitem__)
         monkeypatch.setattr(rounds, "corrected", lambda planner, plans: tuple(plans))
+        monkeypatch.setattr(rounds, "corrections", lambda planner, measured: None)
         monkeypatch.setattr(rounds, "stage_costs", lambda planner, measured: ())
         monkeypatch.setattr(rounds, "find_plans", lambda *a: (PROOF, tuple(next(answers))))
 
