@@ -159,15 +159,15 @@ def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) ->
     predicted = [stage.compute_ns for lane in evaluate(problem, mapping).lanes for stage in lane.stages]
     slots = [stage.slot for lane in mapping.lanes for stage in lane.stages]
 
-    def slowdown(slot: int, utilisation: float) -> float:
+    def slowdown(slot: int, tightness: float) -> float:
         if planner.costs is None or planner.slots[slot] not in planner.costs.slots:
             return 1.0
         column = planner.costs.slots.index(planner.slots[slot])
-        return planner.costs.slowdown_by_waiting(column, utilisation)
+        return planner.costs.slowdown_by_waiting(column, tightness)
 
     # Without what its plan loses between frames: stages of other plans do not lose that.
     return [
-        (slot, min(_MOST, max(_LEAST, rate.work_ns / slowdown(slot, got.utilisation) / expected)))
+        (slot, min(_MOST, max(_LEAST, rate.work_ns / slowdown(slot, got.tightness) / expected)))
         for slot, expected, rate, got in zip(
             slots, predicted, measurement.rates, measurement.stages, strict=True
         )

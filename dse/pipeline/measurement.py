@@ -38,7 +38,8 @@ class Repeat:
 class StageMeasurement:
     """A stage over all repeats: medians over the repeats of the medians per frame.
 
-    ``busy_interval_ns`` is the lowest and the highest of the repeats.
+    ``busy_interval_ns`` is the lowest and the highest of the repeats; for ``utilisation`` and ``tightness``
+    see ``timeline.StageTimes``.
     """
 
     lane: int
@@ -49,6 +50,7 @@ class StageMeasurement:
     wait_ns: int
     utilisation: float
     busy_interval_ns: tuple[int, int]
+    tightness: float
 
     @property
     def busy_ns(self) -> int:
@@ -195,10 +197,13 @@ class PlanMeasurement:
                     for part in ("receive", "compute", "send", "wait")
                 )
                 utilisation = statistics.median(one.utilisation for one in same)
+                tightness = statistics.median(one.tightness for one in same)
                 busy = [one.busy_ns for one in same]
                 times_ns = receive, compute, send, wait
                 found.append(
-                    StageMeasurement(lane, stage.name, *times_ns, utilisation, (min(busy), max(busy)))
+                    StageMeasurement(
+                        lane, stage.name, *times_ns, utilisation, (min(busy), max(busy)), tightness
+                    )
                 )
         return tuple(found)
 

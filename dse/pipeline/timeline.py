@@ -37,7 +37,8 @@ class Percentiles:
 class StageTimes:
     """Where a stage's time went: medians per frame, and sums over the window.
 
-    ``wait_ns`` is the time between the end of its cores' last frame and the start of this one.
+    ``wait_ns`` is the time between the end of its cores' last frame and the start of this one;
+    ``cores_sum_ns`` the time of its cores, at work for whichever stage or idle.
     """
 
     name: str
@@ -50,6 +51,7 @@ class StageTimes:
     send_sum_ns: int
     wait_sum_ns: int
     n_frames: int
+    cores_sum_ns: int
 
     @property
     def busy_ns(self) -> int:
@@ -68,8 +70,15 @@ class StageTimes:
     @property
     def utilisation(self) -> float:
         """Share of the window in which the stage was busy."""
-        busy = self.busy_sum_ns
-        return busy / (busy + self.wait_sum_ns) if busy else 0.0
+        return self.busy_sum_ns / max(1, self.cores_sum_ns)
+
+    @property
+    def tightness(self) -> float:
+        """How little its cores idle before it: 1 where its frames follow other work at once.
+
+        The same as ``utilisation`` where the stage has its cores for itself.
+        """
+        return self.busy_sum_ns / max(1, self.busy_sum_ns + self.wait_sum_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,8 @@ def lane_times(
     exits = np.sort(left[inside])
     latency = (left - entered)[inside]
     waits = _waits(stamps, units)
+    taken = stamps[inside, :, 3] - stamps[inside, :, 0] + waits[inside]
+    cores_sum_ns = {member: int(taken[:, members].sum()) for members in units for member in members}
     stages = []
     for number, name in enumerate(names):
         own = stamps[inside, number, :]
@@ -192,6 +203,7 @@ def lane_times(
                 send_sum_ns=int(send.sum()),
                 wait_sum_ns=int(wait.sum()),
                 n_frames=len(compute),
+                cores_sum_ns=cores_sum_ns[number],
             )
         )
     return LaneTimes(

@@ -26,7 +26,7 @@ def stage(name: str, *cores: int) -> StagePlan:
 
 
 def times(name: str, busy: int, wait: int) -> StageTimes:
-    return StageTimes(name, 0, busy, 0, wait, 0, 10 * busy, 0, 10 * wait, 10)
+    return StageTimes(name, 0, busy, 0, wait, 0, 10 * busy, 0, 10 * wait, 10, 10 * (busy + wait))
 
 
 def measurement(*counters: Counters) -> PlanMeasurement:

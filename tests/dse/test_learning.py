@@ -44,7 +44,7 @@ class Timed:
 class StageTimed:
     compute_ns: int
     receive_ns: int = 0
-    utilisation: float = 1.0
+    tightness: float = 1.0
 
 
 @pytest.fixture

@@ -181,7 +181,7 @@ def test_series_that_can_not_be_compared():
 def lane_of(busy: list[int], rate: float) -> LaneTimes:
     """Stages that receive for 10 and send for 10 of their busy time."""
     stages = tuple(
-        StageTimes(f"s{n}", 10, value - 20, 10, 5, 100, 10 * value - 200, 100, 50, 10)
+        StageTimes(f"s{n}", 10, value - 20, 10, 5, 100, 10 * value - 200, 100, 50, 10, 10 * value + 50)
         for n, value in enumerate(busy)
     )
     return LaneTimes(rate, 10, Percentiles(900, 950, 990), stages)

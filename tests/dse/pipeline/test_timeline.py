@@ -80,6 +80,10 @@ def test_cores_shared_by_stages_wait_together():
     assert times.stages[0].wait_ns == 0
     assert times.stages[2].wait_ns == 10
     assert times.stages[1].wait_ns == 20
+    # Each works for a third of the time, though only one of them finds its cores idle.
+    assert [times.stages[n].utilisation for n in (0, 2)] == pytest.approx([1 / 3, 1 / 3])
+    assert [times.stages[n].tightness for n in (0, 2)] == [1.0, 0.5]
+    assert times.stages[1].utilisation == times.stages[1].tightness == pytest.approx(30 / 70)
 
 
 def test_too_short_a_window_is_an_error():
