@@ -69,7 +69,7 @@ def test_20_a_cold_stage_is_not_mistaken_for_contention() -> None:
     # Both stages wait most of the time and so take 3.8 times as long as in a tight loop.
     seen = SimpleNamespace(
         plan="p",
-        stages=[SimpleNamespace(compute_ns=380_000, receive_ns=0, utilisation=0.02)] * 2,
+        stages=[SimpleNamespace(compute_ns=380_000, receive_ns=0, tightness=0.02)] * 2,
         rates=[StageRate(0, 0.0, 380_000, 0.0)] * 2,
     )
     without = learn(Planner(problem, platform, platform.slots), [(mapping, seen)])  # type: ignore[list-item]
