@@ -67,10 +67,12 @@ def test_20_a_cold_stage_is_not_mistaken_for_contention() -> None:
     stages = tuple(PlacedStage(f"s{n}", (n,), "cpu", 1, (n,)) for n in range(2))
     mapping = PlacedMapping((PlacedLane(stages),))
     # Both stages wait most of the time and so take 3.8 times as long as in a tight loop.
+    rates = [StageRate(0, 0.0, 380_000, 0.0)] * 2
     seen = SimpleNamespace(
         plan="p",
         stages=[SimpleNamespace(compute_ns=380_000, receive_ns=0, tightness=0.02)] * 2,
-        rates=[StageRate(0, 0.0, 380_000, 0.0)] * 2,
+        rates=rates,
+        rates_by_repeat=[rates],
     )
     without = learn(Planner(problem, platform, platform.slots), [(mapping, seen)])  # type: ignore[list-item]
     corrected = learn(Planner(problem, platform, platform.slots, costs=table), [(mapping, seen)])  # type: ignore[list-item]
