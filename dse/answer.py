@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dse.platforms import Platform
+from dse.profiling.stats import surely_more
 from dse.results import Goal, PlanResult, merit
 from dse.units import format_bytes, format_hz, format_ns
 
@@ -19,8 +20,8 @@ def choose(plans: Sequence[PlanResult], goal: Goal = "throughput") -> int:
     The best measured plan among those that break none of the user's constraints; without
     measurements the best predicted one.  ``plans`` come best prediction first, so that among equals
     the one with fewer cores, lower latency and fewer stages wins.  A plan that needs no search is preferred
-    to one that measured more by no more than its repeats scatter: the best of several equal plans is
-    the luckiest, and would disappoint when it is used.
+    to one that measured more where their repeats do not tell them apart: the best of several equal
+    plans is the luckiest, and would disappoint when it is used.
 
     Raises
     ------
@@ -41,10 +42,11 @@ def choose(plans: Sequence[PlanResult], goal: Goal = "throughput") -> int:
 
 
 def _ties(plan: PlanResult, best: PlanResult) -> bool:
-    """Whether a plan's throughput is one that the better plan may really have."""
-    if plan.measured is None or best.measured is None or best.measured.interval_hz is None:
+    """Whether the repeats leave open that a plan is as fast as the one that measured more."""
+    if plan.measured is None or best.measured is None:
         return False
-    return plan.measured.throughput_hz >= best.measured.interval_hz[0]
+    samples = best.measured.throughput_samples_hz, plan.measured.throughput_samples_hz
+    return surely_more(*samples) is False
 
 
 def explain(
@@ -82,8 +84,8 @@ def _tie_text(best: PlanResult, plans: Sequence[PlanResult], goal: Goal) -> str:
         return ""
     lead = merit(first, goal) / merit(best, goal) - 1
     return (
-        f"{first.name!r} measured {lead:.1%} more, within the scatter of its repeats: "
-        "a plan that needs no search is preferred. "
+        f"{first.name!r} measured {lead:.1%} more, but its repeats do not tell it from this plan, "
+        "which needs no search. "
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dse.config import Experiment
-from dse.deciding import Decision, interval_hz
+from dse.deciding import Decision
 from dse.errors import DeviceError, MismatchError
 from dse.flatbuffer.reader import ModelFile
 from dse.graph import LayerGraph
@@ -254,7 +254,6 @@ def attach(
             fallbacks=measurement.fallbacks,
             diagnosis=diagnose(plan, measurement, graph, yardstick_ns),
             gaps=_gaps(measurement),
-            interval_hz=interval_hz(measurement),
         ),
         stages=tuple(
             replace(

@@ -93,6 +93,7 @@ def measurement_json(measurement: PlanMeasurement) -> dict[str, Any]:
         "fallbacks": list(measurement.fallbacks),
         "empty_latency_ns": asdict(measurement.empty_latency_ns),
         "latency_ns": asdict(measurement.latency_ns),
+        "empty": [asdict(lane) for lane in measurement.empty],
         "stages": [asdict(stage) for stage in measurement.stages],
         "threads": [
             [
@@ -111,6 +112,9 @@ def _repeat_json(repeat: Repeat) -> dict[str, Any]:
         "throughput_hz": repeat.throughput_hz,
         "window_ns": [end - start_ns for end in repeat.window_ns],
         "conditions": asdict(repeat.conditions),
+        "disturbances": list(repeat.drift.warnings),
+        "lanes": [asdict(lane) for lane in repeat.lanes],
+        "counters": [asdict(run.counters) for run in repeat.runs],
         "n_frames": [run.n_frames for run in repeat.runs],
         # Per lane, frame and stage: the time stamps of dse.pipeline.timeline, in ns from the start.
         "stamps_ns": [(run.stamps[-MOST_FRAMES:] - start_ns).tolist() for run in repeat.runs],

@@ -125,8 +125,7 @@ class Measured:
     ``throughput_hz`` is the median of ``throughput_samples_hz`` (one per repeat); latencies are of
     the full pipeline from source to sink, ``empty_latency_ns`` of one frame in an empty lane.
     ``gaps`` are those of the last repeat that counts, the longest in sum first; ``fallbacks`` say which
-    stages ran elsewhere than asked, and why.  ``interval_hz`` holds the true median at 95 %
-    (of fewer than six repeats that count: the lowest and the highest).
+    stages ran elsewhere than asked, and why.
     """
 
     throughput_hz: float
@@ -141,7 +140,6 @@ class Measured:
     diagnosis: Diagnosis | None = None
     gaps: tuple[Gap, ...] = ()
     fallbacks: tuple[str, ...] = ()
-    interval_hz: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,8 @@ def test_the_run_folder_is_complete(finished):
     for plan in measured:
         assert len(plan["repeats"]) >= 2
         for repeat in plan["repeats"]:
+            assert sum(lane["throughput_hz"] for lane in repeat["lanes"]) == repeat["throughput_hz"]
+            assert [one["n_frames"] for one in repeat["counters"]] == repeat["n_frames"]
             begin, end = repeat["window_ns"]
             rate = 0.0
             for n_frames, frames in zip(repeat["n_frames"], repeat["stamps_ns"], strict=True):

@@ -3,12 +3,19 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dse.profiling.stats import median, median_interval, relative_half_width, repeatable_interval
+from dse.profiling.stats import (
+    median,
+    median_interval,
+    relative_half_width,
+    repeatable_interval,
+    surely_more,
+)
 
 times = st.lists(st.integers(0, 10**10), min_size=1, max_size=60)
 
@@ -83,3 +90,30 @@ def test_sessions_with_a_luck_of_their_own_agree_as_stated() -> None:
 
     pairs = [(session(), session()) for _ in range(400)]
     assert sum(a[0] <= b[1] and b[0] <= a[1] for a, b in pairs) >= 0.95 * len(pairs)
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=3, max_size=5), st.lists(st.integers(0, 9), min_size=3, max_size=4)
+)
+def test_the_rank_test_counts_orders(first: list[int], second: list[int]) -> None:
+    def wrong(ranks: tuple[int, ...]) -> int:
+        others = set(range(len(first) + len(second))) - set(ranks)
+        return sum(a < b for a in ranks for b in others)
+
+    observed = sum((a < b) + (a == b) / 2 for a in first for b in second)
+    orders = [wrong(ranks) for ranks in combinations(range(len(first) + len(second)), len(first))]
+    chance = sum(order <= math.ceil(observed) for order in orders) / len(orders)
+    assert surely_more(first, second) == (chance <= 0.05)
+
+
+def test_few_values_tell_nothing() -> None:
+    assert surely_more([2, 3], [0, 1]) is None
+    assert surely_more([], []) is None
+    assert surely_more([4, 5, 6], [1, 2, 3])
+    assert surely_more([4, 5, 2], [1, 2, 3]) is False
+
+
+def test_equal_plans_are_rarely_told_apart() -> None:
+    random.seed(1)
+    draws = [[random.gauss(0, 1) for _ in range(16)] for _ in range(2000)]
+    assert sum(bool(surely_more(draw[:8], draw[8:])) for draw in draws) / len(draws) < 0.06
