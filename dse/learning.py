@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,19 +52,36 @@ def learn(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurem
     return replace(planner, problem=replace(problem, stage_times=(*problem.stage_times, *times)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Measured over predicted time of a stage, in a plan of so many cores and so many frames per second."""
+
+    n_cores: int
+    rate_hz: float
+    ratio: float
+    expected_ns: int
+
+    @property
+    def weight(self) -> float:
+        """How much of the time its cores should have worked on it."""
+        return self.rate_hz * self.expected_ns
+
+
 def corrections(planner: Planner, measured: Sequence[tuple[PlacedMapping, PlanMeasurement]]) -> Corrections:
     """Return the factors on the costs of all layers; see ``learn``."""
     problem = planner.problem
-    alone: dict[int, list[tuple[int, float]]] = {}
-    loaded: dict[int, list[tuple[int, float]]] = {}
-    transfers: dict[int, list[tuple[int, float]]] = {}
+    alone: dict[int, list[_Seen]] = {}
+    loaded: dict[int, list[_Seen]] = {}
+    transfers: dict[int, list[_Seen]] = {}
     for placed, measurement in measured:
         mapping = unplace(placed, planner.platform, planner.slots)
-        n_cores = len(placed.cores)
-        for slot, ratio in _ratios(planner, mapping, measurement):
-            (loaded if mapping.n_units > 1 else alone).setdefault(slot, []).append((n_cores, ratio))
-        for cluster, ratio in _transfer_ratios(problem, mapping, measurement):
-            transfers.setdefault(cluster, []).append((n_cores, ratio))
+        plan = len(placed.cores), measurement.throughput_hz
+        for slot, ratio, expected in _ratios(planner, mapping, measurement):
+            (loaded if mapping.n_units > 1 else alone).setdefault(slot, []).append(
+                _Seen(*plan, ratio, expected)
+            )
+        for cluster, ratio, expected in _transfer_ratios(problem, mapping, measurement):
+            transfers.setdefault(cluster, []).append(_Seen(*plan, ratio, expected))
     quiet, busy = _factors(
         {slot: _loaded_median(found) for slot, found in alone.items()},
         {slot: _loaded_median(found) for slot, found in loaded.items()},
@@ -149,8 +168,8 @@ def _decisive(
     return [entry[1:] for entry in found.values()]
 
 
-def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) -> list[tuple[int, float]]:
-    """Measured over predicted compute time of every stage, with its slot.
+def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) -> list[tuple[int, float, int]]:
+    """Measured over predicted compute time of every stage, with its slot before and what was predicted after.
 
     A stage that waits for the bottleneck is colder than in a tight loop; as the bottleneck it would
     not be, so what waiting adds is taken out.
@@ -167,7 +186,7 @@ def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) ->
 
     # Without what its plan loses between frames: stages of other plans do not lose that.
     return [
-        (slot, min(_MOST, max(_LEAST, rate.work_ns / slowdown(slot, got.tightness) / expected)))
+        (slot, min(_MOST, max(_LEAST, rate.work_ns / slowdown(slot, got.tightness) / expected)), expected)
         for slot, expected, rate, got in zip(
             slots, predicted, measurement.rates, measurement.stages, strict=True
         )
@@ -177,21 +196,34 @@ def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) ->
 
 def _transfer_ratios(
     problem: Problem, mapping: Mapping, measurement: PlanMeasurement
-) -> list[tuple[int, float]]:
-    """Measured over predicted time to receive of every stage that receives, with its cluster."""
+) -> list[tuple[int, float, int]]:
+    """Cluster of every stage that receives, measured over predicted time to do so, and what was predicted."""
     predicted = [stage.receive_ns for lane in evaluate(problem, mapping).lanes for stage in lane.stages]
     slots = [stage.slot for lane in mapping.lanes for stage in lane.stages]
     return [
-        (problem.slots[slot].cluster, min(_MOST, max(_LEAST_TRANSFER, got.receive_ns / expected)))
+        (problem.slots[slot].cluster, min(_MOST, max(_LEAST_TRANSFER, got.receive_ns / expected)), expected)
         for slot, expected, got in zip(slots, predicted, measurement.stages, strict=True)
         if expected > 0
     ]
 
 
-def _loaded_median(found: Sequence[tuple[int, float]]) -> float:
-    """Median over the stages of the plans that used the most cores."""
-    most = max(n_cores for n_cores, _ in found)
-    return statistics.median(ratio for n_cores, ratio in found if n_cores == most)
+def _loaded_median(found: Sequence[_Seen]) -> float:
+    """Median over the stages of the plans that used the most cores, by how long they work.
+
+    Small stages, and those of plans that ran badly, say little of what cores reach: a plan of many pieces
+    would outvote all others.
+    """
+    most = max(one.n_cores for one in found)
+    ranked = sorted((one.ratio, one.weight) for one in found if one.n_cores == most)
+    half = sum(weight for _, weight in ranked) / 2
+    below = 0.0
+    for (ratio, weight), (larger, _) in pairwise([*ranked, ranked[-1]]):
+        below += weight
+        if math.isclose(below, half):
+            return (ratio + larger) / 2
+        if below > half:
+            return ratio
+    return ranked[-1][0]
 
 
 def summarise(number: int, plans: Sequence[PlanResult], fresh: Sequence[PlanResult]) -> Round:

@@ -84,7 +84,9 @@ def test_a_baseline_is_preferred_to_a_plan_that_is_better_by_luck(pipeline, copi
     winner = choose(plans)
     assert plans[winner].name == answer
     reason = explain(plans, winner, ONE)
-    told = "'pipeline' measured 2.0% more, but its repeats do not tell it from this plan, which needs no search"
+    told = (
+        "'pipeline' measured 2.0% more, but its repeats do not tell it from this plan, which needs no search"
+    )
     assert (told in reason) == (answer == "copies")
     assert not [note for note in disagreements(plans, winner) if note.startswith("Measurement disagrees")]
 

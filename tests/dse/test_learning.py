@@ -30,6 +30,7 @@ class Timed:
 
     stages: tuple
     plan: str = "p"
+    throughput_hz: float = 1000.0
 
     @property
     def rates(self):
@@ -158,6 +159,18 @@ def test_the_plan_with_more_load_decides(planner):
     seen = [(copies(2), timed(*[700_000] * 2)), (copies(3), timed(*[900_000] * 3))]
     for order in (1, -1):
         assert period_ns(learn(planner, seen[::order]), copies(2)) == 900_000
+
+
+def test_a_plan_of_many_pieces_that_ran_badly_does_not_decide(planner):
+    # Three pieces that took turns badly, at a third of the rate; copies 1.1 times as long as expected.
+    pieces = replace(timed(300_000, 600_000, 900_000), throughput_hz=400.0)
+    turns = PlacedMapping(
+        (PlacedLane(tuple(PlacedStage(f"s{n}", (n,), "cpu", 1, (n % 2,)) for n in range(3))),)
+    )
+    seen = [(turns, pieces), (copies(2), timed(*[660_000] * 2))]
+    for order in (1, -1):
+        learned = learn(planner, seen[::order])
+        assert learned.problem.loaded_cost_ns[:, 0].tolist() == pytest.approx(COST[:, 0] * 1.1)
 
 
 def test_what_was_known_of_stages_before_is_kept(planner):

@@ -73,6 +73,7 @@ def test_20_a_cold_stage_is_not_mistaken_for_contention() -> None:
         stages=[SimpleNamespace(compute_ns=380_000, receive_ns=0, tightness=0.02)] * 2,
         rates=rates,
         rates_by_repeat=[rates],
+        throughput_hz=1000.0,
     )
     without = learn(Planner(problem, platform, platform.slots), [(mapping, seen)])  # type: ignore[list-item]
     corrected = learn(Planner(problem, platform, platform.slots, costs=table), [(mapping, seen)])  # type: ignore[list-item]
