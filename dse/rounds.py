@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -88,7 +89,13 @@ def measure_in_rounds(
         if proof.interrupted:
             raise KeyboardInterrupt
         proof = replace(proof, corrected=True)
-        fresh = _new_plans(found, tried, number)[: search.candidates]
+        hopeful = _hopeful(found, known, experiment)
+        if len(hopeful) < len(found):
+            trial.progress.log(
+                f"round {number}: {len(found) - len(hopeful)} plans of several pieces on the same cores "
+                f"are left out: those that were measured ran far below their predictions"
+            )
+        fresh = _new_plans(hopeful, tried, number)[: search.candidates]
         if not fresh:
             trial.progress.log(f"round {number}: the corrected search brings nothing new")
             break
@@ -142,6 +149,33 @@ def _new_plans(found: Sequence[PlanResult], tried: Collection[object], number: i
     """Plans whose mapping was neither measured nor refused yet, named after their round."""
     fresh = [plan for plan in found if plan.feasible and _key(plan.mapping) not in tried]
     return [replace(plan, name=f"plan {number}.{n}", round=number) for n, plan in enumerate(fresh, 1)]
+
+
+def _hopeful(
+    found: Sequence[PlanResult], known: Sequence[PlanResult], experiment: Experiment
+) -> list[PlanResult]:
+    """Leave out plans of several pieces on the same cores where such plans disappointed.
+
+    What their threads lose by waking each other in turn is in no cost of a layer or a hand-over; where that
+    is much, the search would propose such plans again and again.  Others stay, and so do those that would be
+    good enough even so.
+    """
+    goal = experiment.search.goal
+    kept: dict[bool, list[float]] = {True: [], False: []}
+    for plan in known:
+        if plan.measured and merit(plan, goal, predicted=True) > 0:
+            share = merit(plan, goal) / merit(plan, goal, predicted=True)
+            kept[plan.mapping.takes_turns].append(share)
+    best = _best(known, experiment)
+    if best is None or not kept[True] or not kept[False]:
+        return list(found)
+    share = min(1.0, statistics.median(kept[True]) / statistics.median(kept[False]))
+    limit = (1 - _STILL_IN) * merit(best, goal)
+    return [
+        plan
+        for plan in found
+        if not plan.mapping.takes_turns or merit(plan, goal, predicted=True) * share >= limit
+    ]
 
 
 def _key(mapping: PlacedMapping) -> object:

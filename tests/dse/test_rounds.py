@@ -163,3 +163,14 @@ def test_a_plan_without_shared_cores_is_measured_too(experiment):
     apart = [shared("plan 4", 0, 1, 2, predicted=200), shared("plan 5", 0, 1, predicted=190)]
     chosen = rounds.worth_measuring([*turns, *apart], experiment)
     assert [plan.name for plan in chosen] == ["plan 1", "plan 2", "plan 4"]
+
+
+@pytest.mark.parametrize(("rate", "second"), [(60, ["plan 2.1"]), (190, ["plan 2.1", "plan 2.2"])])
+def test_plans_in_turns_that_disappointed_are_not_proposed_again(experiment, searching, rate, second):
+    """Predicted 200 frames/s, they reach 60, of other plans' 100: further ones would not be the answer."""
+    searching([shared("again", 0, 1, 0, 1), plan("plain", 5, 99)], [])
+    start = (shared("turns", 0, 1, 0), *START)
+    rates = {"turns": rate, "copies": 100, "whole": 50, "best pipeline": 97, "plan 2.1": 96, "plan 2.2": 96}
+    trial = FakeTrial(experiment, rates)
+    rounds.measure_in_rounds(trial, PLANNER, PROOF, start)
+    assert [name for name in trial.batches[1] if name.startswith("plan")] == second
