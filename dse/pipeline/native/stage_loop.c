@@ -132,21 +132,26 @@ static void rest(struct stage_lane *lane, struct stage_node *const *mine, int64_
     }
     int64_t usual_ns = gate->rest_ns;
     int regular = 4 * gate->rest_error_ns < usual_ns;
-    if (lane->in_flight == 1 || !regular || usual_ns < LATE_NS || usual_ns > LONGEST_NAP_NS ||
+    /* Stages that are equally slow rest by chance: naps would make each late for the other, again and again. */
+    int slack = 2 * usual_ns > gate->work_ns;
+    if (lane->in_flight == 1 || !regular || !slack || usual_ns < LATE_NS || usual_ns > LONGEST_NAP_NS ||
         !nap(lane, mine, n, usual_ns)) {
         uint32_t seen = LOAD(&gate->tick);
         STORE(&gate->asleep, 1);
         if (!can_go_on(lane, mine, n)) sleep_on(gate, seen, -1);
         STORE(&gate->asleep, 0);
     }
-    int64_t off_ns = now_ns() - since - gate->rest_ns;
+    int64_t end = now_ns(), off_ns = end - since - gate->rest_ns;
     gate->rest_ns += off_ns / 8;
     gate->rest_error_ns += ((off_ns < 0 ? -off_ns : off_ns) - gate->rest_error_ns) / 8;
+    if (gate->rested_ns) gate->work_ns += (since - gate->rested_ns - gate->work_ns) / 8;
+    gate->rested_ns = end;
 }
 
 int stage_loop_work(struct stage_lane *lane, struct stage_node *const *mine, int64_t n_mine,
                     struct stage_gate *gate, struct stage_failure *failure) {
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL); /* naps end when they should */
+    gate->rested_ns = 0;
     while (!LOAD(&lane->stopped.value)) {
         struct stage_node *node = next_ready(lane, mine, n_mine);
         if (node) {

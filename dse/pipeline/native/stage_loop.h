@@ -8,8 +8,8 @@
  *
  * A thread with nothing to do spins for a while if asked to, then sleeps on its gate (a futex).
  * Whoever counts on wakes those that may wait for it.  Waking costs the one who wakes: 20 to 40 us
- * in a virtual machine.  So a thread whose rests are short and alike, as that of a stage behind
- * a slower one, naps by the clock instead, and nobody needs to wake it.
+ * in a virtual machine.  So a thread whose rests are alike and not much shorter than its work, as that
+ * of a stage behind a slower one, naps by the clock instead, and nobody needs to wake it.
  *
  * Who uses it fills in the structures (all memory is the caller's), runs stage_loop_work once per
  * gate in a thread of its own, and may watch and steer through the functions below meanwhile.
@@ -33,7 +33,9 @@ struct stage_counter {
 struct stage_gate {
     _Alignas(STAGE_LOOP_LINE) uint32_t tick;
     uint32_t asleep;
-    int64_t rest_ns, rest_error_ns; /* how long its rests last of late, and how far off that is; its own */
+    /* Of late, on average: how long its rests last, how far off that is, how long it works between them; and when
+     * the last rest ended.  The thread's own. */
+    int64_t rest_ns, rest_error_ns, work_ns, rested_ns;
 };
 
 /* A tensor's buffers: one handle of the runtime for each slot of its maker's ring. */

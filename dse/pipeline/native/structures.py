@@ -49,7 +49,9 @@ class Gate(ctypes.Structure):
         ("asleep", ctypes.c_uint32),
         ("rest_ns", _I64),
         ("rest_error_ns", _I64),
-        ("pad", ctypes.c_char * (LINE - 24)),
+        ("work_ns", _I64),
+        ("rested_ns", _I64),
+        ("pad", ctypes.c_char * (LINE - 40)),
     )
 
 
