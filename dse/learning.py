@@ -169,7 +169,7 @@ def _decisive(
 
 
 def _ratios(planner: Planner, mapping: Mapping, measurement: PlanMeasurement) -> list[tuple[int, float, int]]:
-    """Measured over predicted compute time of every stage, with its slot before and what was predicted after.
+    """Slot of every stage, measured over predicted compute time, and what was predicted.
 
     A stage that waits for the bottleneck is colder than in a tight loop; as the bottleneck it would
     not be, so what waiting adds is taken out.

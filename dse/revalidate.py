@@ -147,17 +147,21 @@ def _measure_at_the_same_speed(
         speed = speed_since(before, measured, chosen.mapping)
         if speed is None or not drifted(speed) or n_tries >= request.tries:
             return measured, speed and replace(speed, n_tries=n_tries)
-        told = f"the machine runs at {1 + speed.change:.0%} of its speed in the run (judged by {speed.judge})"
-        trial.progress.log(f"{told}: measuring again, {n_tries + 1} of {request.tries} times at most")
+        again = f"measuring again, {n_tries + 1} of {request.tries} times at most"
+        trial.progress.log(f"{_speed_text(speed)} (judged by {speed.judge}): {again}")
 
 
 def _speed_warnings(speed: Speed | None) -> tuple[str, ...]:
     if speed is None or not drifted(speed):
         return ()
     return (
-        f"Drifted: the machine runs at {1 + speed.change:.0%} of its speed in the run (judged by "
-        f"{speed.judge}, {speed.n_tries} times measured). Predictions are for the speed in the run.",
+        f"Drifted: {_speed_text(speed)} (judged by {speed.judge}, {speed.n_tries} times measured). "
+        f"Predictions are for the speed in the run.",
     )
+
+
+def _speed_text(speed: Speed) -> str:
+    return f"the machine runs at {1 + speed.change:.0%} of its speed in the run"
 
 
 def _check_cores(content: MappingFile) -> None:

@@ -77,9 +77,9 @@ def measure_in_rounds(
     tried = {_key(plan.mapping) for plan in measured}
     rounds = [summarise(1, measured, measured)]
     told(Outcome(proof, tuple(known), trial.check_text, trial.warnings, tuple(rounds)))
+    learned = learn(planner, _seen(trial, known))
     while len(rounds) < experiment.measure.rounds:
         number = len(rounds) + 1
-        learned = learn(planner, _seen(trial, known))
         rounds[-1] = _with_bound(rounds[-1], learned)
         with trial.progress.task(f"searching, round {number}", 1) as task:
             search = experiment.search
@@ -105,13 +105,13 @@ def measure_in_rounds(
         known = _replaced((*known, *fresh), batch)
         rounds.append(summarise(number, batch, new))
         told(Outcome(proof, tuple(known), trial.check_text, trial.warnings, tuple(rounds)))
+        learned = learn(planner, _seen(trial, known))
         best_now = _best(known, experiment)
         better = best_now is not None and best_now.name in {plan.name for plan in new}
         worst = rounds[-1].worst_error
         if not better and worst is not None and worst <= experiment.measure.tolerance:
             break
     seen = _seen(trial, known)
-    learned = learn(planner, seen)
     rounds[-1] = _with_bound(rounds[-1], learned)
     final = corrected(learned, known)
     stages, factors = stage_costs(planner, seen), corrections(planner, seen)

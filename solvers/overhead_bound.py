@@ -93,6 +93,19 @@ def shares_ns(problem: Problem, blocks: Blocks) -> tuple[FloatArray, ...]:
     return (off_overhead,) if same else (off_overhead, off_layers)
 
 
+def whole_model_ns(problem: Problem, blocks: Blocks) -> FloatArray:
+    """Return float64 (slots,): the least time of a frame that runs on one slot alone, in however many stages.
+
+    Parameters
+    ----------
+    problem, blocks
+        As for ``overhead_bound_hz``; the problem is the one of the blocks.
+    """
+    totals = [bound_costs(blocks, besides).sum(axis=0) + besides for besides in shares_ns(problem, blocks)]
+    least: FloatArray = np.max(totals, axis=0)
+    return least
+
+
 def _least_work(cost: FloatArray, price: FloatArray, overhead: FloatArray, counted: list[int]) -> float:
     """What a frame costs at least at these prices, over all choices of the counted slots."""
     charged = charge(cost, price)

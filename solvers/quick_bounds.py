@@ -20,7 +20,7 @@ from solvers.bounds import (
     relaxation,
 )
 from solvers.mixes import Mixes
-from solvers.overhead_bound import overhead_bound_hz, shares_ns
+from solvers.overhead_bound import overhead_bound_hz, whole_model_ns
 from solvers.problem import FloatArray, IntArray, Problem
 from solvers.topology import Blocks
 
@@ -46,11 +46,10 @@ class RateBounds:
         loaded = problem.under_load
         self._problem = loaded
         self._cost = bound_costs(replace(self._blocks, problem=loaded))
-        self._alone: list[FloatArray] = []
+        self._alone_ns: FloatArray | None = None
         if problem.load_matters:
             alone = replace(self._blocks, problem=problem.isolated)
-            for besides in shares_ns(alone.problem, alone):
-                self._alone.append(bound_costs(alone, besides).sum(axis=0) + besides)
+            self._alone_ns = whole_model_ns(alone.problem, alone)
         # Where invocations cost much.  No price of a core makes a slot dearer than one corner of the prices.
         self._with_overhead_ns = 1e9 / overhead_bound_hz(loaded, replace(blocks, problem=loaded))
         self._dearest = (loaded.cores / np.maximum(1, loaded.cluster_sizes)).max(axis=1)
@@ -93,9 +92,9 @@ class RateBounds:
         with_overhead = self._with_overhead_ns - float((saved_ns * self._dearest).max())
         if with_overhead > 0:
             rate = min(rate, 1 / (with_overhead * (1 - SAFETY)))
-        if self._alone:
+        if self._alone_ns is not None:
             saved = np.where(self._blocks.allowed[block], alone_saved_ns, 0)
-            least = float((np.max(self._alone, axis=0) - saved).min()) * (1 - SAFETY)
+            least = float((self._alone_ns - saved).min()) * (1 - SAFETY)
             rate = max(rate, 1 / least if least > 0 else float("inf"))
         return rate * 1e9
 

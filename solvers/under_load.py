@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
-from solvers.bounds import SAFETY, bound_costs, throughput_bound_hz
+from solvers.bounds import SAFETY, throughput_bound_hz
 from solvers.errors import InfeasibleError
 from solvers.evaluate import Evaluation, evaluate, keep_better
 from solvers.limits import Limits
 from solvers.mapping import Family, Mapping, Solution, Status
-from solvers.overhead_bound import overhead_bound_hz, shares_ns
+from solvers.overhead_bound import overhead_bound_hz, whole_model_ns
 from solvers.problem import Problem
 from solvers.topology import Blocks, contract
 from solvers.whole_models import whole_models
@@ -52,10 +50,7 @@ def one_unit_bound_hz(problem: Problem, blocks: Blocks) -> float:
     if not problem.load_matters:
         return 0.0
     alone = replace(blocks, problem=problem.isolated)
-    totals = [
-        bound_costs(alone, besides).sum(axis=0) + besides for besides in shares_ns(alone.problem, alone)
-    ]
-    least = float(np.max(totals, axis=0).min()) * (1 - SAFETY)
+    least = float(whole_model_ns(alone.problem, alone).min()) * (1 - SAFETY)
     return 1e9 / least if least > 0 else float("inf")
 
 
