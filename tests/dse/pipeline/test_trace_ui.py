@@ -22,13 +22,22 @@ from dse.pipeline.trace import build_trace
 from dse.pipeline.trace_files import write_chrome_trace, write_perfetto_trace
 
 pytestmark = pytest.mark.slow
+# The page is asked whether it listens, and given the trace once: given it again, it would load it a second
+# time and have no trace meanwhile.
 LOAD = """(async () => {
   const bytes = Uint8Array.from(atob("%s"), c => c.charCodeAt(0));
-  for (let tries = 0; tries < 100 && !(self.app && app.trace); tries++) {
-    window.postMessage({perfetto: {buffer: bytes.buffer.slice(0), title: "test", keepApiOpen: true}}, "*");
-    await new Promise(done => setTimeout(done, 500));
-  }
-  return Boolean(app.trace);
+  const until = async (holds, ask) => {
+    for (let tries = 0; tries < 800 && !holds(); tries++) {
+      ask();
+      await new Promise(done => setTimeout(done, 100));
+    }
+  };
+  let listens = false;
+  window.addEventListener("message", event => { listens = listens || event.data === "PONG"; });
+  await until(() => listens, () => window.postMessage("PING", "*"));
+  window.postMessage({perfetto: {buffer: bytes.buffer, title: "test", keepApiOpen: true}}, "*");
+  await until(() => self.app && app.trace, () => {});
+  return Boolean(self.app && app.trace);
 })()"""
 QUERY = """(async () => {
   const found = await app.trace.engine.query(%s), columns = found.columns(), rows = [];
