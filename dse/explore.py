@@ -27,6 +27,7 @@ from dse.platforms import ASSUMED_BYTES_PER_S, ASSUMED_SETUP_NS, Platform, Slot,
 from dse.problems import ResolvedPin, Wishes, build_problem, problem_slots, resolve_pins, wanted_slots
 from dse.progress import Progress, SilentProgress
 from dse.record import (
+    journal,
     write_failure,
     write_inputs,
     write_measurements,
@@ -44,6 +45,11 @@ from dse.units import format_ns
 from dse.variants import mask_unsound
 from dse.workloads import open_source
 from solvers.problem import Goal, Objective, Problem
+
+KILLED = (
+    "the run's process was killed while plans were measured: plans.json is of its last complete round, "
+    "measurements.jsonl has every repeat; the same command measures plans again, with the costs in the cache"
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
     folder = RunFolder(experiment.output, experiment.name)
     progress = LoggedProgress(progress or SilentProgress(), folder)
     graph: LayerGraph | None = None
-    measurements = Measurements()
+    measurements = Measurements(journal=journal(folder.path))
     try:
         subject = load(experiment, folder.work, progress)
         graph = subject.graph
@@ -90,22 +96,12 @@ def run(experiment: Experiment, progress: Progress | None = None) -> RunResult:
         write_json(folder.path / "costs.json", costs.to_json())
         stager = Stager(subject.file, graph, folder.work / "stages")
         trial = Trial(experiment, subject.file, graph, stager, measurements, progress, costs.yardstick_ns)
-        planner, proof, plans = search_plans(subject, costs, progress, trial if subject.measures else None)
-        so_far = [Outcome(proof, plans)]
-        try:
-            if proof.interrupted:
-                raise KeyboardInterrupt
-            if subject.measures:
-                so_far.append(measure_in_rounds(trial, planner, proof, plans, so_far.append))
-        except KeyboardInterrupt:
-            result = conclude(subject, costs, _with_first_repeats(so_far[-1], trial))
-            write_plans(folder.path, result, _keep_stages(folder, stager, result))
-            raise
-        outcome = so_far[-1]
+        searched = search_plans(subject, costs, progress, trial if subject.measures else None)
+        outcome = _measure(subject, costs, searched, trial, folder)
         costs = costs.with_stages(outcome.stages).corrected_by(outcome.corrections)
         result = conclude(subject, costs, outcome)
         files = _keep_stages(folder, stager, result)
-        write_result(folder.path, result, files)
+        write_result(folder.path, result, files, trial.tried)
         write_measurements(folder.path, measurements.all)
         write_traces(folder.path, result.best.name, measurements.all, experiment.measure.traces)
         write_report(folder.path / "report.html", result)
@@ -270,6 +266,36 @@ def conclude(subject: Subject, costs: CostTable, outcome: Outcome) -> RunResult:
         goal=goal,
         rounds=outcome.rounds,
     )
+
+
+def _measure(
+    subject: Subject,
+    costs: CostTable,
+    searched: tuple[Planner, Proof, tuple[PlanResult, ...]],
+    trial: Trial,
+    folder: RunFolder,
+) -> Outcome:
+    """Measure plans where that is wanted; the folder tells the best known, also after Ctrl-C or a kill."""
+    planner, proof, plans = searched
+    latest = Outcome(proof, plans)
+
+    def told(outcome: Outcome) -> None:
+        nonlocal latest
+        latest = outcome
+        write_plans(folder.path, conclude(subject, costs, outcome), {}, trial.tried)
+
+    try:
+        if proof.interrupted:
+            raise KeyboardInterrupt
+        if not subject.measures:
+            return latest
+        write_failure(folder.path, subject.graph, "killed", KILLED)
+        told(latest)
+        return measure_in_rounds(trial, planner, proof, plans, told)
+    except KeyboardInterrupt:
+        result = conclude(subject, costs, _with_first_repeats(latest, trial))
+        write_plans(folder.path, result, _keep_stages(folder, trial.stager, result), trial.tried)
+        raise
 
 
 def _with_first_repeats(outcome: Outcome, trial: Trial) -> Outcome:

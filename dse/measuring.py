@@ -41,13 +41,18 @@ _UNMOVED = "No input was found that moves the model's outputs: the check of outp
 
 @dataclass
 class Measurements:
-    """What has been measured so far, kept also when the run is interrupted."""
+    """What has been measured so far, kept also when the run is interrupted.
+
+    ``journal`` is told of every repeat at once, for when the run is killed.
+    """
 
     by_plan: dict[str, PlanMeasurement] = field(default_factory=dict)
+    journal: Callable[[PlanMeasurement], None] = lambda _: None
 
     def keep(self, measurement: PlanMeasurement) -> None:
         """Remember the latest state of a plan's measurement."""
         self.by_plan[measurement.plan] = measurement
+        self.journal(measurement)
 
     @property
     def all(self) -> tuple[PlanMeasurement, ...]:
@@ -71,6 +76,8 @@ class Trial:
         Told about everything.
     yardstick_ns
         Of the cost table: tells whether cores are as fast now as when layers were measured.
+    tried
+        What a search by trial has run, see ``scorer``: with figures, or with what kept it from running.
     """
 
     experiment: Experiment
@@ -81,6 +88,7 @@ class Trial:
     progress: Progress
     yardstick_ns: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    tried: list[PlanResult] = field(default_factory=list)
     _frames: tuple[Frame, ...] = ()
     _checked: dict[object, OutputCheck] = field(default_factory=dict)
     _refused: dict[object, str] = field(default_factory=dict)
@@ -138,7 +146,8 @@ class Trial:
     def scorer(self, planner: Planner) -> Callable[[SolverMapping], float]:
         """Return an objective for a search by trial: runs a mapping once, outputs checked.
 
-        It gives frames per second, or with the goal ``latency`` the nanoseconds of a frame alone.
+        It gives frames per second, or with the goal ``latency`` the nanoseconds of a frame alone.  What was
+        run is added to ``tried``.
 
         Raises
         ------
@@ -146,12 +155,8 @@ class Trial:
             The mapping can not be run, or does not give the model's outputs.
         """
         settings = self.experiment.measure
-        n_run = 0
 
-        def score(mapping: SolverMapping) -> float:
-            nonlocal n_run
-            plan = planner.plan(f"trial {n_run}", "candidate", mapping)
-            n_run += 1
+        def run(plan: PlanResult) -> PlanResult:
             pipeline = self.stager.pipeline(plan)
             self._find_frames(pipeline)
             if refused := self._check([pipeline]):
@@ -163,11 +168,22 @@ class Trial:
                 queue_depth=self.experiment.search.queue_depth,
                 alone=not self._emulated,
             )
-            (found,) = measure_plans([pipeline], self._frames, options, keep=None)
-            told = f"{format_hz(found.throughput_hz)} frames/s, {format_ns(found.empty_latency_ns.median)}"
+            (found,) = measure_plans([pipeline], self._frames, options)
+            return attach(plan, found, self.graph, self.yardstick_ns)
+
+        def score(mapping: SolverMapping) -> float:
+            plan = planner.plan(f"trial {len(self.tried) + 1}", "candidate", mapping)
+            try:
+                done = run(plan)
+            except (MismatchError, DeviceError) as error:
+                self.tried.append(refuse(plan, str(error).splitlines()[0]))
+                raise
+            self.tried.append(done)
+            assert done.measured is not None  # noqa: S101 - what ran has figures
+            rate, alone_ns = done.measured.throughput_hz, done.measured.empty_latency_ns
+            told = f"{format_hz(rate)} frames/s, {format_ns(alone_ns)}"
             self.progress.log(f"{plan.name}: {told}: {shape(plan.mapping, spans=self.graph)}")
-            latency = self.experiment.search.goal == "latency"
-            return float(found.empty_latency_ns.median) if latency else found.throughput_hz
+            return float(alone_ns) if self.experiment.search.goal == "latency" else rate
 
         return score
 

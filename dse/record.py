@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dse.pipeline.trace_files import write_chrome_trace, write_perfetto_trace
 from dse.placement import PlacedMapping
 from dse.platforms import Platform
 from dse.results import RESULTS_FORMAT, RESULTS_VERSION, PlanResult, RunResult
+from dse.run_folder import JOURNAL_NAME
 
 MOST_FRAMES = 1000
 """Of one lane in one repeat whose time stamps are kept: tiny models make ten thousands a second."""
@@ -42,7 +44,7 @@ def write_inputs(folder: Path, experiment: Experiment, platform: Platform) -> No
 def write_measurements(folder: Path, measurements: tuple[PlanMeasurement, ...]) -> None:
     """Write ``measurements.json``: every repeat of every plan with its raw samples.
 
-    Of a lane's frames in one repeat the last ``MOST_FRAMES``.
+    Of a lane's frames in one repeat the last ``MOST_FRAMES``.  It stands for the journal, which goes.
     """
     write_json(
         folder / "measurements.json",
@@ -53,6 +55,22 @@ def write_measurements(folder: Path, measurements: tuple[PlanMeasurement, ...]) 
         },
         indent=None,
     )
+    (folder / JOURNAL_NAME).unlink(missing_ok=True)
+
+
+def journal(folder: Path) -> Callable[[PlanMeasurement], None]:
+    """Return a function that writes down the last repeat of a plan at once, for a run that is killed.
+
+    One line of JSON each, without raw samples, in ``measurements.jsonl``.
+    """
+
+    def keep(measurement: PlanMeasurement) -> None:
+        figures = _figures_json(measurement.repeats[-1])
+        entry = {"plan": measurement.plan, "repeat": len(measurement.repeats) - 1, **figures}
+        with (folder / JOURNAL_NAME).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    return keep
 
 
 def write_traces(
@@ -107,7 +125,16 @@ def measurement_json(measurement: PlanMeasurement) -> dict[str, Any]:
 
 
 def _repeat_json(repeat: Repeat) -> dict[str, Any]:
-    start_ns = min(int(run.stamps.min()) for run in repeat.runs)
+    start_ns = _start_ns(repeat)
+    return {
+        **_figures_json(repeat),
+        # Per lane, frame and stage: the time stamps of dse.pipeline.timeline, in ns from the start.
+        "stamps_ns": [(run.stamps[-MOST_FRAMES:] - start_ns).tolist() for run in repeat.runs],
+    }
+
+
+def _figures_json(repeat: Repeat) -> dict[str, Any]:
+    start_ns = _start_ns(repeat)
     return {
         "throughput_hz": repeat.throughput_hz,
         "window_ns": [end - start_ns for end in repeat.window_ns],
@@ -116,9 +143,11 @@ def _repeat_json(repeat: Repeat) -> dict[str, Any]:
         "lanes": [asdict(lane) for lane in repeat.lanes],
         "counters": [asdict(run.counters) for run in repeat.runs],
         "n_frames": [run.n_frames for run in repeat.runs],
-        # Per lane, frame and stage: the time stamps of dse.pipeline.timeline, in ns from the start.
-        "stamps_ns": [(run.stamps[-MOST_FRAMES:] - start_ns).tolist() for run in repeat.runs],
     }
+
+
+def _start_ns(repeat: Repeat) -> int:
+    return min(int(run.stamps.min()) for run in repeat.runs)
 
 
 def mapping_json(mapping: PlacedMapping) -> list[list[dict[str, Any]]]:
@@ -198,16 +227,28 @@ def networks_json(graph: LayerGraph, costs: CostTable, plan: PlanResult) -> dict
     return {} if view is None else {"networks": {**asdict(view), "busy": round(view.busy, 4)}}
 
 
-def write_result(folder: Path, result: RunResult, files: dict[str, str]) -> None:
+def write_result(
+    folder: Path, result: RunResult, files: dict[str, str], trials: Sequence[PlanResult] = ()
+) -> None:
     """Write ``costs.json``, ``layers.json``, ``plans.json``, ``mapping.yaml`` and ``results.json``."""
     write_json(folder / LAYERS_NAME, layers_json(result.graph))
     write_json(folder / "costs.json", result.costs.to_json())
-    write_plans(folder, result, files)
+    write_plans(folder, result, files, trials)
     write_json(folder / "results.json", results_json(result))
 
 
-def write_plans(folder: Path, result: RunResult, files: dict[str, str]) -> None:
-    """Write ``plans.json`` and ``mapping.yaml``; ``files`` are the answer's stage files by name."""
+def write_plans(
+    folder: Path, result: RunResult, files: dict[str, str], trials: Sequence[PlanResult] = ()
+) -> None:
+    """Write ``plans.json`` and ``mapping.yaml``.
+
+    Parameters
+    ----------
+    files
+        The answer's stage files by name.
+    trials
+        What a search by trial has run.
+    """
     write_json(
         folder / "plans.json",
         {
@@ -215,6 +256,7 @@ def write_plans(folder: Path, result: RunResult, files: dict[str, str]) -> None:
             "version": 1,
             "proof": asdict(result.proof),
             "plans": [plan_json(plan) for plan in result.plans],
+            "trials": [plan_json(plan) for plan in trials],
         },
     )
     content = MappingFile.of(

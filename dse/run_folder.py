@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from typing import TextIO
 from dse.errors import InputError
 from dse.progress import Progress, Task
 
+JOURNAL_NAME = "measurements.jsonl"
+"""Where a run writes down at once what it measures; what a killed run left is kept if this is there."""
 _PARTIAL = re.compile(r"^\.(?P<name>.+)\.partial-(?P<pid>\d+)$")
 
 
@@ -30,8 +33,8 @@ class RunFolder:
     Notes
     -----
     Everything is written below ``path`` (a hidden name).  ``finish`` gives it its name, also when
-    the run failed, so that what was found out is kept.  What a killed run left behind is removed
-    by the next one.
+    the run failed, so that what was found out is kept.  What a killed run left behind is named
+    ``NAME-killed`` by the next one if something had been measured, else removed.
     """
 
     def __init__(self, output: Path, name: str) -> None:
@@ -41,7 +44,7 @@ class RunFolder:
             raise InputError(
                 f"output folder {output}: can not be made ({error.strerror}); choose another with --output"
             ) from None
-        _remove_left_behind(output)
+        _settle_left_behind(output)
         self._output = output
         self._name = clean_name(name)
         self.path = output / f".{self._name}.partial-{os.getpid()}"
@@ -68,21 +71,8 @@ class RunFolder:
         if self._log is not None:
             self._log.close()
             self._log = None
-        shutil.rmtree(self.work, ignore_errors=True)
-        number = 1
-        while True:
-            suffix = "" if number == 1 else f"-{number}"
-            target = self._output / f"{self._name}{suffix}"
-            if not target.exists():
-                try:
-                    self.path.rename(target)
-                except OSError:
-                    if not target.exists():
-                        raise
-                else:
-                    self.path = target
-                    return target
-            number += 1
+        self.path = _settle(self.path, self._output / self._name)
+        return self.path
 
     def discard(self) -> None:
         """Remove everything."""
@@ -97,11 +87,31 @@ def clean_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
 
 
-def _remove_left_behind(output: Path) -> None:
+def _settle(path: Path, target: Path) -> Path:
+    """Remove a run's working files and give its folder a name, with a number if that is taken; return it."""
+    shutil.rmtree(path / "work", ignore_errors=True)
+    number = 1
+    while True:
+        free = target if number == 1 else target.with_name(f"{target.name}-{number}")
+        if not free.exists():
+            try:
+                return path.rename(free)
+            except OSError:
+                if not free.exists():
+                    raise
+        number += 1
+
+
+def _settle_left_behind(output: Path) -> None:
     for path in output.iterdir():
         found = _PARTIAL.match(path.name)
         if found and path.is_dir() and not Path(f"/proc/{found['pid']}").exists():
-            shutil.rmtree(path, ignore_errors=True)
+            if (path / JOURNAL_NAME).is_file():
+                # Another run may have been quicker.
+                with contextlib.suppress(FileNotFoundError):
+                    _settle(path, output / f"{found['name']}-killed")
+            else:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 class LoggedProgress:

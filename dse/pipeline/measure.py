@@ -21,6 +21,7 @@ from dse.pipeline.engine import Array
 from dse.pipeline.measurement import PlanMeasurement, Repeat
 from dse.pipeline.plan import PipelinePlan
 from dse.pipeline.processes import process_stat
+from dse.pipeline.streamline import check_daemon
 from dse.pipeline.supervise import Pipeline
 from dse.pipeline.timeline import LaneTimes
 from dse.progress import Progress, SilentProgress
@@ -123,7 +124,7 @@ def measure_plans(
         if keep is not None:
             keep(found[plan.name])
 
-    with _Residents(options, frames) as residents:
+    with _Residents(options, frames, progress) as residents:
         with progress.task("measuring plans", len(plans) * options.repeats) as task:
             for _ in range(options.repeats):
                 for plan in order.sample(list(plans), len(plans)):
@@ -146,10 +147,15 @@ def measure_plans(
 class _Residents:
     """The pipelines that stay resident between repeats, as far as memory allows."""
 
-    def __init__(self, options: MeasureOptions, frames: Sequence[Sequence[Array]]) -> None:
+    def __init__(
+        self, options: MeasureOptions, frames: Sequence[Sequence[Array]], progress: Progress
+    ) -> None:
         self._options = options
+        self._progress = progress
+        self._annotate = options.annotate
         self._frames = frames
         self._resident: dict[str, Pipeline] = {}
+        self._n_built = 0
         self._stack = ExitStack()
         self._budget = int(_available_bytes() * _RESIDENT_SHARE)
 
@@ -163,13 +169,15 @@ class _Residents:
         """Return the plan's pipeline, built if need be; ``stack`` ends it if it does not stay."""
         if plan.name in self._resident:
             return self._resident[plan.name]
+        self._check_daemon()
         pipeline = Pipeline(
             plan,
             self._frames,
             queue_depth=self._options.queue_depth,
             engine=self._options.engine,
-            annotate=self._options.annotate,
+            annotate=self._annotate,
         )
+        self._n_built += 1
         pipeline.__enter__()
         stack.callback(pipeline.close)
         size = sum(lane.peak_rss_bytes for lane in pipeline.memory)
@@ -179,6 +187,16 @@ class _Residents:
             self._resident[plan.name] = pipeline
             self._stack.callback(pipeline.close)
         return pipeline
+
+    def _check_daemon(self) -> None:
+        """Go on without annotations where a capture has ended; that there was none at all is a mistake."""
+        if not self._annotate or not self._n_built:
+            return
+        try:
+            check_daemon(self._annotate)
+        except DeviceError as error:
+            self._annotate = ""
+            self._progress.log(f"no annotations from here on: {error}")
 
 
 def _measure_once(

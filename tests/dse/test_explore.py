@@ -346,6 +346,34 @@ def test_ctrl_c_keeps_what_was_measured_and_a_rerun_resumes(place):
         )
 
 
+def test_a_run_that_is_killed_while_measuring_keeps_the_finished_repeats(place):
+    process = place.start("run", str(place.write(repeats=50, seconds=0.1)), "--name", "ended")
+    wait_for_lane(process)
+    (partial,) = (place.folder / "runs").glob(".ended.partial-*")
+    journal = partial / "measurements.jsonl"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and (not journal.exists() or journal.read_bytes().count(b"\n") < 3):
+        time.sleep(0.05)
+    process.kill()
+    process.communicate(timeout=60)
+    place.dse("run", str(place.write(repeats=1, budget=1)), "--name", "after", "-q")
+    place.assert_clean()
+    folder = place.folder / "runs/ended-killed"
+    told = json.loads((folder / "results.json").read_text())
+    assert told["status"] == "killed"
+    assert "measurements.jsonl" in told["error"]
+    repeats = [json.loads(line) for line in (folder / journal.name).read_text().splitlines()]
+    assert len(repeats) >= 3
+    assert all(repeat["throughput_hz"] > 0 and repeat["lanes"] for repeat in repeats)
+    plans = {plan["name"] for plan in json.loads((folder / "plans.json").read_text())["plans"]}
+    assert {repeat["plan"] for repeat in repeats} <= plans
+    assert (folder / "costs.json").is_file()
+    assert not (folder / "work").exists()
+    done = json.loads((place.folder / "runs/after/results.json").read_text())
+    assert done["status"] == "done"
+    assert not (place.folder / "runs/after" / journal.name).exists()
+
+
 def test_ctrl_c_while_measuring_keeps_the_finished_repeats(place):
     process = place.start("run", str(place.write(repeats=50, seconds=0.2)), "--name", "stopped")
     wait_for_lane(process)

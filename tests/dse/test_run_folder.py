@@ -9,7 +9,7 @@ import pytest
 from dse.errors import InputError
 from dse.files import write_text
 from dse.progress import SilentProgress
-from dse.run_folder import LoggedProgress, RunFolder
+from dse.run_folder import JOURNAL_NAME, LoggedProgress, RunFolder
 
 
 def test_a_folder_has_its_name_only_when_it_is_finished(tmp_path):
@@ -44,6 +44,16 @@ def test_what_a_killed_run_left_is_removed_and_a_living_one_is_not(tmp_path):
     RunFolder(tmp_path, "net").discard()
     assert not dead.exists()
     assert alive.exists()
+
+
+def test_what_a_killed_run_had_measured_is_kept(tmp_path):
+    for number in range(2):
+        dead = tmp_path / f".net.partial-{999999998 + number}"
+        (dead / "work").mkdir(parents=True)
+        (dead / JOURNAL_NAME).write_text("{}\n")
+    RunFolder(tmp_path, "net").discard()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net-killed", "net-killed-2"]
+    assert [path.name for path in (tmp_path / "net-killed").iterdir()] == [JOURNAL_NAME]
 
 
 def test_a_file_in_the_way_is_a_clear_error(tmp_path):

@@ -117,6 +117,15 @@ def test_the_hardware_drives_the_search(tmp_path, monkeypatch):
     log = (result.run_dir / "log.txt").read_text()
     # A mapping that comes up again is not run again; the second round finds all trials made.
     assert 3 <= log.count("frames/s, ") <= 6
+    kept = json.loads((result.run_dir / "plans.json").read_text())["trials"]
+    assert [plan["name"] for plan in kept] == [f"trial {n}" for n in range(1, log.count("frames/s, ") + 1)]
+    for plan in kept:
+        assert plan["predicted"]["throughput_hz"] > 0
+        assert plan["measured"]["throughput_hz"] > 0
+        assert plan["error"] == pytest.approx(
+            plan["predicted"]["throughput_hz"] / plan["measured"]["throughput_hz"] - 1, abs=1e-3
+        )
+        assert plan["mapping"][0][0]["cores"]
     assert trials_kept(wanted) == 6
     assert result.best.measured is not None
     # A fault of one mapping is a failed trial, not the end of the search.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -15,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.errors import DeviceError, InputError
+from dse.pipeline.measure import MeasureOptions, measure_plans
 from dse.pipeline.streamline import Emitter, LaneShape, colour, counter, frame_messages, leb128, message
 from dse.pipeline.supervise import Pipeline
+from dse.progress import SilentProgress
 
 
 class Reader:
@@ -144,6 +147,9 @@ class Listener:
     def close(self) -> list[bytes]:
         for reader in self._readers:
             reader.join(10)
+        # Closed alone, it would take one more connection: the one that accept is waiting for.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         return self.streams
 
@@ -250,6 +256,30 @@ def test_a_capture_that_ends_does_not_end_the_runs_after_it(tiny, cores):
         pytest.raises(DeviceError, match="nobody listens"),
     ):
         pipeline.run(n_frames=50)
+
+
+class Told(SilentProgress):
+    """Keeps the lines that are said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def test_plans_that_are_built_after_the_end_of_a_capture_are_measured_without_it(tiny, cores):
+    listener, told = Listener(), Told()
+    plans = [
+        replace(tiny.plan([tiny.stage(n, (cores[0],)) for n in range(3)]), name=name) for name in ("a", "b")
+    ]
+    options = MeasureOptions(repeats=2, seconds=0.05, warmup_s=0.02, annotate=listener.address)
+    found = measure_plans(plans, tiny.frames(1), options, told, keep=lambda _: listener.close())
+    assert [len(one.repeats) for one in found] == [2, 2]
+    assert len(listener.streams) > 0
+    assert [line[:31] for line in told.lines] == ["no annotations from here on: St"]
+    with pytest.raises(DeviceError, match="nobody listens"):
+        measure_plans(plans, tiny.frames(1), options)
 
 
 def test_recording_and_annotating_exclude_each_other(tiny):
