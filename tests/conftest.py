@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,11 @@ settings.load_profile("no deadline")
 
 # Before numpy is loaded: spinning threads of its matrix library slow everything on busy machines.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Under nohup hang-ups are ignored, in the background of a shell Ctrl-C is, and so they would be by every
+# program that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -268,8 +268,6 @@ def test_an_interrupted_run_keeps_what_it_has_and_leaves_no_process(tiny, tmp_pa
         "--set",
         f"cache_dir={tmp_path / 'cache'}",
     ]
-    # Under nohup, hang-ups are ignored, and so they are by everything that is started there.
-    command = ["env", "--default-signal", *command]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if line.startswith("measuring plans ..."):
