@@ -191,6 +191,9 @@ class NativeLoop:
         native.wake_entering = self._addresses([self._gate_of(unit) for unit in node.wakes_entering])
         native.is_final = node.is_final
         native.enters = self._network.source in node.sources
+        # While half of a ring is left, nobody waits for a sleeper.
+        makers = [source.n_slots for source in node.sources if isinstance(source, StageNode)]
+        native.patience = min([node.n_slots, *makers]) // 2
         self._describe_ports(node, native)
 
     def _describe_ports(self, node: StageNode, native: Node) -> None:

@@ -9,7 +9,9 @@
  * A thread with nothing to do spins for a while if asked to, then sleeps on its gate (a futex).
  * Whoever counts on wakes those that may wait for it.  Waking costs the one who wakes: 20 to 40 us
  * in a virtual machine.  So a thread whose rests are alike and not much shorter than its work, as that
- * of a stage behind a slower one, naps by the clock instead, and nobody needs to wake it.
+ * of a stage behind a slower one, naps by the clock instead, and nobody needs to wake it.  Where rests are
+ * too short for that, one wake serves several frames: a thread lets such a sleeper lie for some steps, but never
+ * while it rests itself.
  *
  * Who uses it fills in the structures (all memory is the caller's), runs stage_loop_work once per
  * gate in a thread of its own, and may watch and steer through the functions below meanwhile.
@@ -20,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STAGE_LOOP_VERSION 3
+#define STAGE_LOOP_VERSION 4
 #define STAGE_LOOP_TIMES 4 /* receive starts, compute starts, compute ends, send ends */
 #define STAGE_LOOP_LINE 64
 
@@ -58,6 +60,7 @@ struct stage_node {
     struct stage_gate *const *wake_done;
     struct stage_gate *const *wake_entering;
     int64_t is_final, enters;
+    int64_t patience; /* steps after which sleepers with slack are woken; at most 1: at once */
 };
 
 typedef int (*stage_run)(void *model, size_t signature, size_t n_inputs, void **inputs, size_t n_outputs,

@@ -20,7 +20,7 @@ from dse.errors import DseError
 from dse.files import default_cache_folder
 
 LINE = 64
-VERSION = 3
+VERSION = 4
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_S = 60
@@ -87,6 +87,7 @@ class Node(ctypes.Structure):
         ("wake_entering", _Pointer),
         ("is_final", _I64),
         ("enters", _I64),
+        ("patience", _I64),
     )
 
 

@@ -1,12 +1,14 @@
-/* A quick stage behind a slow one: prints how often the quick one's thread had to be woken. */
+/* A quick stage behind a slow one: prints how often the quick one's thread had to be woken.
+ * Arguments: how long the slow one works, in ns, and the patience of both. */
 #define _GNU_SOURCE
 #include "stage_loop.h"
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
-enum { FRAMES = 400, WORK_NS = 400000, RING = 3 };
+enum { FRAMES = 400, RING = 8 };
 
 static struct stage_lane lane;
 static struct stage_node nodes[2];
@@ -32,8 +34,9 @@ static void *work(void *argument) {
     return NULL;
 }
 
-int main(void) {
-    int64_t work_ns[2] = {WORK_NS, 0};
+int main(int argc, char **argv) {
+    if (argc != 3) return 2;
+    int64_t work_ns[2] = {atoll(argv[1]), 0};
     struct stage_counter *made[1] = {&nodes[0].done}, *taken[1] = {&nodes[1].taken};
     struct stage_counter *available[1] = {&lane.available}, *drained[1] = {&lane.taken};
     struct stage_gate *wakes_user[1] = {&gates[1]}, *wakes_maker[1] = {&gates[0]};
@@ -42,6 +45,7 @@ int main(void) {
     for (int s = 0; s < 2; s++) {
         nodes[s].index = s;
         nodes[s].n_slots = RING;
+        nodes[s].patience = atoll(argv[2]);
         nodes[s].model = &work_ns[s];
         nodes[s].input_handles = nodes[s].output_handles = no_handles;
         nodes[s].n_sources = nodes[s].n_users = nodes[s].n_wake_done = 1;

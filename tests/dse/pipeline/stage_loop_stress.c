@@ -73,6 +73,7 @@ static struct graph *build(void) {
         g->mine[unit[s]][g->n_mine[unit[s]]++] = node;
         node->index = s;
         node->n_slots = 2 + pick(MOST_RING - 1);
+        node->patience = pick(4);
         for (int k = 0; k < MOST_RING; k++) g->slots[s][k] = &g->values[s][k];
         /* Everything but the source is used: the stage before always is. */
         int n_in = 0;
