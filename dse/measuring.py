@@ -121,6 +121,7 @@ class Trial:
             seed=self.experiment.seed + number - 1,
             extra_repeats=EXTRA_REPEATS,
             queue_depth=self.experiment.search.queue_depth,
+            spin_us=settings.spin_us,
             annotate=ADDRESS if settings.annotate else "",
             alone=not self._emulated,
         )
@@ -166,6 +167,7 @@ class Trial:
                 seconds=settings.seconds,
                 extra_repeats=1,
                 queue_depth=self.experiment.search.queue_depth,
+                spin_us=settings.spin_us,
                 alone=not self._emulated,
             )
             (found,) = measure_plans([pipeline], self._frames, options)

@@ -207,7 +207,9 @@ def _by_running(
         )
     if section.goal == "energy":
         raise InputError("search.objective is measured, but energy is not measured: use another goal")
-    wishes = (section.goal, section.queue_depth, section.slots, section.pins, experiment.measure.seconds)
+    measure = experiment.measure
+    wishes = (section.goal, section.queue_depth, section.slots, section.pins)
+    running = (measure.seconds, measure.spin_us)
     limits = (section.max_lanes, section.max_stages, section.memory_limit, section.supported_by)
     return Trials(
         section.objective,
@@ -218,7 +220,7 @@ def _by_running(
         experiment.seed,
         folder,
         # Not on the costs: what was run stays true when they are corrected.
-        f"{costs.model_hash} {costs.platform_name} {costs.slots} {wishes} {limits}",
+        f"{costs.model_hash} {costs.platform_name} {costs.slots} {wishes} {running} {limits}",
         (DeviceError, MismatchError),
     )
 

@@ -538,6 +538,11 @@ class MeasureSection(Section):
     traces: tuple[Literal["perfetto", "chrome"], ...] = Field(
         ("perfetto",), description="Draw the answer while it was measured: trace.pftrace, trace.json."
     )
+    spin_us: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        0,
+        description="A stage with nothing to do keeps looking for so long before it sleeps: saves the time "
+        "to be woken, costs the core.",
+    )
     annotate: bool = Field(
         False, description="Tell Arm Streamline's daemon on this machine what every stage does meanwhile."
     )

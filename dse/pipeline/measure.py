@@ -55,6 +55,8 @@ class MeasureOptions:
         Frames that may wait in front of a stage.
     engine
         How stages run, see ``Pipeline``.
+    spin_us
+        How long a stage with nothing to do keeps looking, see ``Pipeline``.
     annotate
         Socket of a Streamline daemon, see ``Pipeline``.
     alone
@@ -70,6 +72,7 @@ class MeasureOptions:
     seed: int = 0
     queue_depth: int = 2
     engine: str = "auto"
+    spin_us: int = 0
     annotate: str = ""
     alone: bool = True
 
@@ -175,6 +178,7 @@ class _Residents:
             self._frames,
             queue_depth=self._options.queue_depth,
             engine=self._options.engine,
+            spin_us=self._options.spin_us,
             annotate=self._annotate,
         )
         self._n_built += 1

@@ -13,6 +13,7 @@ from dse import explore
 from dse.config import load_experiment
 from dse.errors import ConfigError, DeviceError, InputError
 from dse.measuring import Trial
+from dse.pipeline import measure
 from dse.planning import find_plans
 from dse.progress import SilentProgress
 from dse.trials import Trials, trials_of
@@ -103,7 +104,7 @@ HERE = """
 model: {zoo: squeezenet, parameters: {size: 64}}
 profile: {budget_s: 2}
 search: {solver: black_box, objective: measured, trials: 6, time_s: 120, candidates: 1}
-measure: {repeats: 1, seconds: 0.1, rounds: 2}
+measure: {repeats: 1, seconds: 0.1, rounds: 2, spin_us: 50}
 """
 
 
@@ -112,7 +113,17 @@ def test_the_hardware_drives_the_search(tmp_path, monkeypatch):
     path = tmp_path / "here.yaml"
     path.write_text(HERE + f"output: {tmp_path / 'runs'}\ncache_dir: {tmp_path / 'cache'}\n")
     wanted = load_experiment(path)
+    spun = []
+
+    class Spied(measure.Pipeline):
+        def __init__(self, *arguments, spin_us, **options):
+            spun.append(spin_us)
+            super().__init__(*arguments, spin_us=spin_us, **options)
+
+    monkeypatch.setattr(measure, "Pipeline", Spied)
     result = explore.run(wanted)
+    assert set(spun) == {50}
+    assert len(spun) > trials_kept(wanted), "trials and plans"
     assert result.proof.solver == "black_box"
     log = (result.run_dir / "log.txt").read_text()
     # A mapping that comes up again is not run again; the second round finds all trials made.
