@@ -162,6 +162,7 @@ def test_a_second_run_measures_no_layer_again(finished):
     assert first["layers"] == second["layers"]
 
 
+@pytest.mark.slow
 def test_rounds_learn_from_measurements(place):
     result = json.loads(place.dse("run", str(place.write()), "--set", "measure.rounds=3", "--json")[0])
     rounds = result["rounds"]
@@ -184,6 +185,7 @@ def test_rounds_learn_from_measurements(place):
     )
 
 
+@pytest.mark.slow
 def test_a_validation_at_another_speed_is_repeated_and_marked(finished):
     """The run's results are made to say that everything ran three times as fast then."""
     place, _ = finished
@@ -321,6 +323,7 @@ def test_a_lane_killed_while_measuring_is_an_error_and_leaves_nothing(place):
     assert "signal 9" in failed["error"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured_and_a_rerun_resumes(place):
     config = place.write(budget=30)
     process = place.start("profile", str(config), "--set", "profile.precision=0.0001")
@@ -346,6 +349,7 @@ def test_ctrl_c_keeps_what_was_measured_and_a_rerun_resumes(place):
         )
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_while_measuring_keeps_the_finished_repeats(place):
     process = place.start("run", str(place.write(repeats=50, seconds=0.1)), "--name", "ended")
     wait_for_lane(process)

@@ -92,6 +92,7 @@ def merge(nets, out, *more):
     assert main(["merge", *(f"{name}={path}" for name, path in nets.items()), "-o", str(out), *more]) == 0
 
 
+@pytest.mark.slow
 def test_two_networks_run_and_equal_each_alone(cache, nets, tmp_path, capsys):
     pair = {name: nets[name] for name in ("eyes", "mouth")}
     config = tmp_path / "pair.yaml"

@@ -81,6 +81,7 @@ def test_never_above_brute_force(problem, free, slack):
         assert unit_bound_ns(problem, period * slack, PATIENT) <= period
 
 
+@pytest.mark.slow
 @settings(MANY, max_examples=examples(60))
 @given(problem=problems(max_layers=5, features=False, links="target", chain=False))
 def test_often_tight_where_hand_over_is_dear(problem):

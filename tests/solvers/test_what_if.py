@@ -128,6 +128,7 @@ def worth(problem, evaluation):
     return 1 / costs[goal] if costs[goal] else float("inf")
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     problem=st.one_of(
