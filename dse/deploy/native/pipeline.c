@@ -555,6 +555,11 @@ static void arrange_wakes(pl_lane *lane) {
     }
     if (loop->is_final) add_wake(loop->wake_done, &loop->n_wake_done, &lane->loop.sink);
     if (self->reads_source) add_wake(loop->wake_done, &loop->n_wake_done, &lane->room);
+    /* While half of a ring is left, nobody waits for a sleeper. */
+    int64_t shortest = loop->n_slots;
+    for (int port = 0; port < self->stage->takes.n; port++)
+      if (self->makers[port] && self->makers[port]->loop.n_slots < shortest) shortest = self->makers[port]->loop.n_slots;
+    loop->patience = shortest / 2;
   }
 }
 
