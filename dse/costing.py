@@ -65,7 +65,7 @@ def find_costs(
     known = [read_costs(path, file) for path in section.reuse]
     if here:
         platform = dataclasses.replace(platform, origin="detected")
-    options, cache = options_of(experiment), cache_of(experiment)
+    options, cache = options_of(experiment, platform), cache_of(experiment)
     table = profile(file, graph, platform, options, cache, progress, known)
     if section.load != "both":
         return table
@@ -75,7 +75,7 @@ def find_costs(
     return dataclasses.replace(table, loaded=loaded)
 
 
-def options_of(experiment: Experiment) -> ProfileOptions:
+def options_of(experiment: Experiment, platform: Platform) -> ProfileOptions:
     """Return how an experiment wants to be measured; isolated first where it wants both loads."""
     section, usual = experiment.profile, ProfileOptions()
     known = section.method in get_args(Method)  # a prediction says nothing of how stages are measured
@@ -89,6 +89,15 @@ def options_of(experiment: Experiment) -> ProfileOptions:
         method=cast(Method, section.method) if known else "auto",
         load="isolated" if section.load == "both" else section.load,
         refresh=section.refresh,
+        time_shared=time_shared(platform),
+    )
+
+
+def time_shared(platform: Platform) -> frozenset[str]:
+    """Return the clusters of an emulated platform that are slower than its fastest."""
+    rated = {cluster.name: cluster.capacity for cluster in platform.clusters if cluster.capacity is not None}
+    return frozenset(
+        name for name, capacity in rated.items() if platform.emulated and capacity < max(rated.values())
     )
 
 
@@ -160,7 +169,7 @@ def measure_stages(
         graph,
         platform,
         dict.fromkeys(chosen, platform.slots),
-        options_of(experiment),
+        options_of(experiment, platform),
         cache_of(experiment),
         progress,
     )

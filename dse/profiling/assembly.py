@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dse.costs import Cost
@@ -47,14 +48,21 @@ def unresolved_layers(graph: LayerGraph, found: Mapping[Slot, Resolution]) -> tu
 
 
 def layer_cost(
-    graph: LayerGraph, layer: Layer, slot: Slot, journal: Journal, resolution: Resolution, overhead_ns: int
+    graph: LayerGraph,
+    layer: Layer,
+    slot: Slot,
+    journal: Journal,
+    resolution: Resolution,
+    overhead_ns: int,
+    typical: Callable[[Sequence[int]], int] = median,
 ) -> Cost:
     """Return what a layer costs on a slot: in situ where that is resolved, else extracted."""
     resolved = resolution.layers.get(layer.index)
     if resolved is not None:
-        return _inside_cost(graph, layer, slot, journal, resolution, resolved)
+        cost = _inside_cost(graph, layer, slot, journal, resolution, resolved)
+        return replace(cost, median_ns=typical(cost.samples_ns)) if cost.samples_ns else cost
     record = journal.record(str(slot), subject_of(graph, layer))
-    return _extracted_cost(record, overhead_ns, counts=counts_for_group(graph, layer))
+    return _extracted_cost(record, overhead_ns, typical, counts=counts_for_group(graph, layer))
 
 
 def precision_reached(graph: LayerGraph, costs: tuple[tuple[Cost, ...], ...], asked: float) -> dict[str, Any]:
@@ -80,14 +88,16 @@ def precision_reached(graph: LayerGraph, costs: tuple[tuple[Cost, ...], ...], as
     }
 
 
-def _extracted_cost(record: Record, overhead_ns: int, *, counts: bool) -> Cost:
+def _extracted_cost(
+    record: Record, overhead_ns: int, typical: Callable[[Sequence[int]], int], *, counts: bool
+) -> Cost:
     if record.refused or not record.visits:
         return Cost(None, reason=record.refused or "not measured")
     if not counts:
         return Cost(0, reason="measured together with the layers that share its state")
     interval = visit_interval(record.used_visits)
     return Cost(
-        max(0, median(record.samples_ns) - overhead_ns),
+        max(0, typical(record.samples_ns) - overhead_ns),
         record.samples_ns,
         interval_ns=None
         if interval is None

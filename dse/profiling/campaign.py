@@ -210,7 +210,7 @@ class Campaign:
                 order.shuffle(todo)
                 watch = CalmWatch(self.workers[slot], self.journal.extra.get(f"{YARDSTICK} {slot}"))
                 visited = self._turn(slot, todo, round_number, deadline)
-                disturbance = watch.disturbance()
+                disturbance = "" if slot.cluster in self.options.time_shared else watch.disturbance()
                 self.journal.note(f"{YARDSTICK} {slot}", watch.yardstick_ns)
                 if disturbance:
                     self.journal.disturb(str(slot), visited, disturbance)

@@ -161,6 +161,8 @@ def cache_key(
     """Return what the measurements of a model on this machine depend on."""
     device = f"{platform.fingerprint} {conditions.cpu_model()}"
     method = f"{subject}, load: {options.load}"
+    if options.time_shared:
+        method += f", time-shared: {', '.join(sorted(options.time_shared))}"
     return CacheKey(sha256, device, f"{RUNTIME} {runtime_version()}", method)
 
 
@@ -392,7 +394,7 @@ def _table(study: _Study, journal: Journal) -> CostTable:
         slots=slots,
         costs=costs,
         overhead_ns=overheads,
-        whole=tuple(_whole(journal, slot) for slot in slots),
+        whole=tuple(_whole(journal, slot, study.options) for slot in slots),
         links=links,
         conditions={
             "method": study.options.method,
@@ -436,10 +438,11 @@ def _column(
     links: Sequence[Link],
 ) -> list[Cost]:
     column = [
-        layer_cost(study.graph, layer, slot, journal, resolution, overhead_ns) for layer in study.graph.layers
+        layer_cost(study.graph, layer, slot, journal, resolution, overhead_ns, study.options.typical(slot))
+        for layer in study.graph.layers
     ]
     times = {
-        row: median(record.samples_ns)
+        row: study.options.typical(slot)(record.samples_ns)
         for row in _regions(study, journal, slot)
         if (record := journal.record(str(slot), span_name(row))).visits and not record.refused
     }
@@ -458,11 +461,11 @@ def _handing_out_ns(graph: LayerGraph, row: Region, link: Link) -> int:
     return link.setup_ns * len(leaving) + (0 if rate is None else round(n_bytes * NS_PER_S / rate))
 
 
-def _whole(journal: Journal, slot: Slot) -> WholeCost | None:
+def _whole(journal: Journal, slot: Slot, options: ProfileOptions) -> WholeCost | None:
     samples = journal.record(str(slot), WHOLE).samples_ns
     if not samples:
         return None
-    return WholeCost(median(samples), samples, journal.extra.get("memory", {}).get(str(slot)))
+    return WholeCost(options.typical(slot)(samples), samples, journal.extra.get("memory", {}).get(str(slot)))
 
 
 def _cpu_seconds() -> float:

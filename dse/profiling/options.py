@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from dse.errors import ConfigError
+from dse.platforms import Slot
+from dse.profiling.stats import mean, median
 
 Load = Literal["isolated", "loaded"]
 Method = Literal["auto", "in_situ", "extracted"]
@@ -40,6 +43,10 @@ class ProfileOptions:
         A worker that is silent for longer is ended and the layer marked.
     refresh
         Ignore and replace what the cache holds.
+    time_shared
+        Clusters whose cores are slow because a program takes time from them (an emulation).  There
+        waiting does not disturb, and times are means: the median of a layer that is shorter than the
+        slices between two interruptions knows nothing of them, that of a longer one all.
 
     Raises
     ------
@@ -58,6 +65,11 @@ class ProfileOptions:
     links: bool = True
     timeout_s: float = 60.0
     refresh: bool = False
+    time_shared: frozenset[str] = frozenset()
+
+    def typical(self, slot: Slot) -> Callable[[Sequence[int]], int]:
+        """Return what sums up several samples: the median, on time-shared cores the mean."""
+        return mean if slot.cluster in self.time_shared else median
 
     def __post_init__(self) -> None:
         rules = (

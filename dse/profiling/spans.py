@@ -6,7 +6,7 @@ The sum of layer costs is an approximation (fusion, caches); a measured stage is
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from dse.profiling.campaign import GROWN, Campaign
 from dse.profiling.layer_models import capture_numbers, span_name, span_subject
 from dse.profiling.measured import MEMORY_SHARE, cache_key, check_measurable, slot_worker
 from dse.profiling.options import ProfileOptions
-from dse.profiling.stats import median, visit_interval
+from dse.profiling.stats import visit_interval
 from dse.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def measure_spans(
         ]
         if missing:
             _measure(file, graph, platform, missing, options, journal, progress or SilentProgress())
-        return {(span, slot): _cost(graph, journal, span, slot) for span, slot in pairs}
+        return {
+            (span, slot): _cost(graph, journal, span, slot, options.typical(slot)) for span, slot in pairs
+        }
 
 
 def _measure(
@@ -114,7 +116,9 @@ def _measure(
             campaign.run(subjects)
 
 
-def _cost(graph: LayerGraph, journal: Journal, span: Span, slot: Slot) -> StageCost:
+def _cost(
+    graph: LayerGraph, journal: Journal, span: Span, slot: Slot, typical: Callable[[Sequence[int]], int]
+) -> StageCost:
     record = journal.record(str(slot), span_name(span))
     weights, arena = stage_memory(graph, span)
     if record.refused or not record.visits:
@@ -123,7 +127,7 @@ def _cost(graph: LayerGraph, journal: Journal, span: Span, slot: Slot) -> StageC
     return StageCost(
         span,
         slot,
-        median(record.samples_ns),
+        typical(record.samples_ns),
         record.samples_ns,
         visit_interval(record.used_visits),
         weight_bytes=weights,

@@ -27,6 +27,19 @@ def median(values: Sequence[int]) -> int:
     return (ordered[middle - 1] + ordered[middle] + 1) // 2
 
 
+def mean(values: Sequence[int]) -> int:
+    """Return the mean, rounded to an integer.
+
+    Raises
+    ------
+    ValueError
+        There are no values.
+    """
+    if not values:
+        raise ValueError("the mean of no values does not exist")
+    return round(sum(values) / len(values))
+
+
 def median_interval(values: Sequence[int], confidence: float = CONFIDENCE) -> tuple[int, int] | None:
     """Return a confidence interval of the median that needs no assumption on the distribution.
 
