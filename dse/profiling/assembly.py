@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dse.costs import Cost
@@ -59,8 +58,7 @@ def layer_cost(
     """Return what a layer costs on a slot: in situ where that is resolved, else extracted."""
     resolved = resolution.layers.get(layer.index)
     if resolved is not None:
-        cost = _inside_cost(graph, layer, slot, journal, resolution, resolved)
-        return replace(cost, median_ns=typical(cost.samples_ns)) if cost.samples_ns else cost
+        return _inside_cost(graph, layer, slot, journal, resolution, resolved, typical)
     record = journal.record(str(slot), subject_of(graph, layer))
     return _extracted_cost(record, overhead_ns, typical, counts=counts_for_group(graph, layer))
 
@@ -106,7 +104,13 @@ def _extracted_cost(
 
 
 def _inside_cost(
-    graph: LayerGraph, layer: Layer, slot: Slot, journal: Journal, resolution: Resolution, resolved: Resolved
+    graph: LayerGraph,
+    layer: Layer,
+    slot: Slot,
+    journal: Journal,
+    resolution: Resolution,
+    resolved: Resolved,
+    typical: Callable[[Sequence[int]], int],
 ) -> Cost:
     if not resolved.pieces:
         host = "a neighbour" if resolved.host is None else f"layer {graph.layers[resolved.host].name}"
@@ -121,4 +125,4 @@ def _inside_cost(
     outside = slot.kernels == "default" and OPERATOR in kinds
     fallback = "built-in kernels: XNNPACK does not take it" if outside else ""
     interval = repeatable_interval(samples, RESOLUTION_NS * len(resolved.pieces))
-    return Cost(median(samples), samples, "in_situ", reason, interval, fallback)
+    return Cost(typical(samples), samples, "in_situ", reason, interval, fallback)
