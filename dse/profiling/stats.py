@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from statistics import fmean
 
 CONFIDENCE = 0.95
 SESSION_FACTOR, SESSION_SHARE = 1.5, 0.02
@@ -32,12 +33,10 @@ def mean(values: Sequence[int]) -> int:
 
     Raises
     ------
-    ValueError
+    statistics.StatisticsError
         There are no values.
     """
-    if not values:
-        raise ValueError("the mean of no values does not exist")
-    return round(sum(values) / len(values))
+    return round(fmean(values))
 
 
 def median_interval(values: Sequence[int], confidence: float = CONFIDENCE) -> tuple[int, int] | None:
