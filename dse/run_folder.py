@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -17,6 +18,8 @@ from dse.progress import Progress, Task
 
 JOURNAL_NAME = "measurements.jsonl"
 """Where a run writes down at once what it measures; what a killed run left is kept if this is there."""
+LOG_NAME = "log.txt"
+_NEW_S = 60
 _PARTIAL = re.compile(r"^\.(?P<name>.+)\.partial-(?P<pid>\d+)$")
 
 
@@ -53,7 +56,10 @@ class RunFolder:
             (self.path / "work").mkdir()
         except OSError as error:
             raise InputError(f"output folder {output}: not writable ({error.strerror})") from None
-        self._log: TextIO | None = (self.path / "log.txt").open("w", encoding="utf-8")
+        self._log: TextIO | None = (self.path / LOG_NAME).open("w", encoding="utf-8")
+        # Held until the process ends, however it ends: tells those who find the folder that it is alive.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     @property
     def work(self) -> Path:
@@ -102,10 +108,25 @@ def _settle(path: Path, target: Path) -> Path:
         number += 1
 
 
+def _lives(path: Path, pid: int) -> bool:
+    """Whether a run folder's process lives, on this machine or on another that shares the folder."""
+    if Path(f"/proc/{pid}").exists():
+        return True
+    try:
+        with (path / LOG_NAME).open("r+", encoding="utf-8") as log:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        # Just made on another machine, or left behind in that moment.
+        return time.time() - path.stat().st_mtime < _NEW_S
+    except OSError:
+        return True
+    return False
+
+
 def _settle_left_behind(output: Path) -> None:
     for path in output.iterdir():
         found = _PARTIAL.match(path.name)
-        if found and path.is_dir() and not Path(f"/proc/{found['pid']}").exists():
+        if found and path.is_dir() and not _lives(path, int(found["pid"])):
             if (path / JOURNAL_NAME).is_file():
                 # Another run may have been quicker.
                 with contextlib.suppress(FileNotFoundError):
