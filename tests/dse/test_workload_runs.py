@@ -177,6 +177,7 @@ def test_three_linked_networks_run_and_equal_each_alone(cache, nets, tmp_path, c
         np.testing.assert_array_equal(ours["gesture/Identity"], theirs)
 
 
+@pytest.mark.slow
 def test_models_and_links_on_the_command_line(nets, capsys, small_board):
     arguments = [
         "search",

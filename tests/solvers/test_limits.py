@@ -122,6 +122,7 @@ def test_time_that_is_up_keeps_the_incumbent():
     assert not solution.interrupted
 
 
+@pytest.mark.slow
 def test_a_gap_that_is_small_enough_ends_the_search():
     problem = branching(60)
     exact, rough = (solve(problem, "portfolio", Limits(time_s=4, gap=gap)) for gap in (0.0, 1.0))

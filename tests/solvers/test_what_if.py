@@ -40,6 +40,7 @@ def merit(problem, evaluation):
     return 1 / (evaluation.latency_ns if goal is Goal.LATENCY else evaluation.energy_nj)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(max_layers=4, memory=True), goal=st.sampled_from([Goal.THROUGHPUT, Goal.LATENCY]))
 def test_every_gain_is_that_of_a_search_of_the_changed_problem(problem, goal):

@@ -26,7 +26,7 @@ def plans(tiny, cores):
     return [one, two, tiny.chain(cores[0], cores[1], cores[0], name="pipeline")]
 
 
-@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("resident", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_21_plans_are_measured_interleaved_with_or_without_room_for_all(plans, tiny, monkeypatch, resident):
     if not resident:
         monkeypatch.setattr(measure, "_RESIDENT_SHARE", 0.0)

@@ -102,6 +102,7 @@ def test_what_is_not_resolved_inside_is_extracted(corpus: Path, here: Platform) 
         profile(file, graph, here, dataclasses.replace(FAST, method="in_situ"))
 
 
+@pytest.mark.slow
 def test_both_methods_agree_roughly(corpus: Path, here: Platform) -> None:
     file, graph = opened(corpus, "mediapipe__hand_landmark_lite")
     options = dataclasses.replace(FAST, links=False)
@@ -186,7 +187,7 @@ def test_all_faults_of_the_options_at_once() -> None:
     assert len(caught.value.faults) == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_interrupted_profile_resumes(corpus: Path, here: Platform, tmp_path: Path, number: int) -> None:
     code = (
         "import sys; from pathlib import Path\n"

@@ -80,6 +80,7 @@ def test_a_scheduler_that_dies_is_told_and_resume_goes_on(lab, daemons):
     assert all(row == before.get(row["key"], row) for row in rows)
 
 
+@pytest.mark.slow
 def test_tls_is_passed_through(lab, daemons):
     distributed = pytest.importorskip("distributed")
     made = distributed.security.Security.temporary()
@@ -127,6 +128,7 @@ list:
 BOARD = "{name: other, clusters: [{name: cpu, cores: 0-1, macs_per_s: 1.0e+9, bytes_per_s: 1.0e+9}]}"
 
 
+@pytest.mark.slow
 def test_a_job_that_measures_has_its_board_to_itself(lab):
     path = lab.write(
         "",
@@ -267,6 +269,7 @@ def test_kubernetes_without_its_package_names_the_extra(lab, monkeypatch):
     assert "tflite-dse[kubernetes]" in lab.dse(path, code=2)[1]
 
 
+@pytest.mark.slow
 def test_a_queue_that_gives_no_worker_ends_the_sweep(lab, daemons):
     address = start_scheduler(daemons, lab.folder)
     sweep = read_sweep(

@@ -204,6 +204,7 @@ def test_a_changed_file_is_taken_in_by_a_start_but_not_by_resume(lab):
     assert after[0] == before[1] | {"position": 0}
 
 
+@pytest.mark.slow
 def test_two_sweeps_share_the_jobs_they_have_in_common(lab):
     store = f"store: sqlite:///{lab.folder / 'shared.db'}\n"
     first = lab.write(store + "grid: {seed: [0, 1]}", "first.yaml")
@@ -303,6 +304,7 @@ optuna:
 """
 
 
+@pytest.mark.slow
 def test_studies_have_their_budgets_and_the_same_seed_gives_the_same_trials(lab):
     path = lab.write(TRIALS)
     summary = lab.json(path)

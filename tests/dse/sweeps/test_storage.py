@@ -111,6 +111,7 @@ def test_a_full_disk_loses_no_finished_job(lab, monkeypatch):
     assert any("full" in line for line in said), said
 
 
+@pytest.mark.slow
 def test_a_store_that_stays_locked_is_an_error_in_the_end(lab, monkeypatch):
     monkeypatch.setattr("dse.sweeps.database.LOCK_WAIT_MS", 100)
     said = []
