@@ -115,15 +115,12 @@ class Trial:
         self._find_frames(pipelines[plans[0].name])
         refused = self._check(list(pipelines.values()))
         settings = self.experiment.measure
-        options = MeasureOptions(
+        options = replace(
+            self._options,
             repeats=settings.repeats,
-            seconds=settings.seconds,
             seed=self.experiment.seed + number - 1,
             extra_repeats=EXTRA_REPEATS,
-            queue_depth=self.experiment.search.queue_depth,
-            spin_us=settings.spin_us,
             annotate=ADDRESS if settings.annotate else "",
-            alone=not self._emulated,
         )
         sound = [pipeline for name, pipeline in pipelines.items() if name not in refused]
         keep, decide = self.measurements.keep, self._decision(plans)
@@ -155,21 +152,13 @@ class Trial:
         MismatchError, DeviceError
             The mapping can not be run, or does not give the model's outputs.
         """
-        settings = self.experiment.measure
 
         def run(plan: PlanResult) -> PlanResult:
             pipeline = self.stager.pipeline(plan)
             self._find_frames(pipeline)
             if refused := self._check([pipeline]):
                 raise MismatchError(refused[pipeline.name])
-            options = MeasureOptions(
-                repeats=1,
-                seconds=settings.seconds,
-                extra_repeats=1,
-                queue_depth=self.experiment.search.queue_depth,
-                spin_us=settings.spin_us,
-                alone=not self._emulated,
-            )
+            options = replace(self._options, repeats=1, extra_repeats=1)
             (found,) = measure_plans([pipeline], self._frames, options)
             return attach(plan, found, self.graph, self.yardstick_ns)
 
@@ -202,9 +191,15 @@ class Trial:
         return f"{len(self._checked)} way{'s' if len(self._checked) > 1 else ''} of cutting checked: {worst}"
 
     @property
-    def _emulated(self) -> bool:
-        platform = self.experiment.platform
-        return platform is not None and platform.emulated
+    def _options(self) -> MeasureOptions:
+        """How plans and trials run; not how often."""
+        settings, platform = self.experiment.measure, self.experiment.platform
+        return MeasureOptions(
+            seconds=settings.seconds,
+            queue_depth=self.experiment.search.queue_depth,
+            spin_us=settings.spin_us,
+            alone=platform is None or not platform.emulated,
+        )
 
     def _find_frames(self, pipeline: PipelinePlan) -> None:
         if not self._frames:

@@ -74,18 +74,20 @@ class RunFolder:
 
     def finish(self) -> Path:
         """Remove the working files, give the folder its name, and return its path."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
         self.path = _settle(self.path, self._output / self._name)
+        self._close_log()
         return self.path
 
     def discard(self) -> None:
         """Remove everything."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._close_log()
+
+    def _close_log(self) -> None:
+        """Give up the lock; last, or another machine would take the folder for one that was left behind."""
         if self._log is not None:
             self._log.close()
             self._log = None
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def clean_name(name: str) -> str:

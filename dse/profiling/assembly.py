@@ -13,7 +13,7 @@ from dse.profiling.in_situ import OPERATOR, Resolution, Resolved, resolve
 from dse.profiling.inside_run import TOTAL, known_pieces, piece_name
 from dse.profiling.layer_models import counts_for_group, subject_of
 from dse.profiling.options import ProfileOptions
-from dse.profiling.stats import median, repeatable_interval, visit_interval
+from dse.profiling.stats import repeatable_interval, visit_interval
 
 RESOLUTION_NS = 250  # of the mean of some runs that the profiler counts in whole microseconds
 
@@ -53,7 +53,7 @@ def layer_cost(
     journal: Journal,
     resolution: Resolution,
     overhead_ns: int,
-    typical: Callable[[Sequence[int]], int] = median,
+    typical: Callable[[Sequence[int]], int],
 ) -> Cost:
     """Return what a layer costs on a slot: in situ where that is resolved, else extracted."""
     resolved = resolution.layers.get(layer.index)

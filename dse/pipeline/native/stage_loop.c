@@ -134,10 +134,10 @@ static void wake_sleepers(struct thread *t, struct stage_gate *const *gates, int
     }
 }
 
-/* A step is done, or there is none to do: wake those who have slept long enough, all of them before work runs out. */
-static void wake_later(struct thread *t) {
+/* A step is done: wake those who have slept long enough, and all of them before work runs out or is over. */
+static void wake_later(struct thread *t, int over) {
     if (!t->n_later) return;
-    int all = ahead(t) < TIME_TO_WAKE;
+    int all = over || ahead(t) < TIME_TO_WAKE;
     int64_t kept = 0;
     for (int64_t k = 0; k < t->n_later; k++) {
         struct stage_gate *gate = t->later[k].gate;
@@ -148,12 +148,6 @@ static void wake_later(struct thread *t) {
             stage_loop_wake(gate);
     }
     t->n_later = kept;
-}
-
-static void wake_all_later(struct thread *t) {
-    for (int64_t k = 0; k < t->n_later; k++)
-        if (LOAD(&t->later[k].gate->asleep)) stage_loop_wake(t->later[k].gate);
-    t->n_later = 0;
 }
 
 static int step(struct thread *t, struct stage_node *node, struct stage_failure *failure) {
@@ -185,7 +179,7 @@ static int step(struct thread *t, struct stage_node *node, struct stage_failure 
     STORE(&node->done.value, frame + 1);
     wake_sleepers(t, node->wake_done, node->n_wake_done, node->patience);
     if (lane->in_flight) wake_sleepers(t, node->wake_entering, node->n_wake_entering, 1);
-    wake_later(t);
+    wake_later(t, 0);
     if (lane->status) STORE(&lane->status[2 * node->index + 1], frame + 1);
     return 0;
 }
@@ -241,11 +235,11 @@ int stage_loop_work(struct stage_lane *lane, struct stage_node *const *mine, int
         } else if (all_done(&t)) {
             break;
         } else {
-            wake_all_later(&t); /* nobody may sleep because of one who does */
+            wake_later(&t, 1); /* nobody may sleep because of one who does */
             rest(&t);
         }
     }
-    wake_all_later(&t);
+    wake_later(&t, 1);
     return status;
 }
 

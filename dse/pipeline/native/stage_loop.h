@@ -60,7 +60,7 @@ struct stage_node {
     struct stage_gate *const *wake_done;
     struct stage_gate *const *wake_entering;
     int64_t is_final, enters;
-    int64_t patience; /* steps after which sleepers with slack are woken; at most 1: at once */
+    int64_t patience; /* frames after which sleepers with slack are woken; at most 1: at once */
 };
 
 typedef int (*stage_run)(void *model, size_t signature, size_t n_inputs, void **inputs, size_t n_outputs,
